@@ -1,5 +1,6 @@
 """What the API would say of a manifest, asked without one: closed schemas, and the restricted profile."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,13 @@ def _of_container(context: dict[str, Any], of_pod: dict[str, Any]) -> Iterator[s
         "SELinux": bool(selinux.keys() & {"user", "role"}) or selinux.get("type", "container_t") not in SELINUX_TYPES,
     }
     yield from (name for name, is_refused in refused.items() if is_refused)
+
+
+def arrives(text: str, variables: dict[str, str]) -> str:
+    """Return what a container gets for a text in its variables, command or arguments.
+
+    Source: Kubernetes, third_party/forked/golang/expansion, Expand.
+    """
+    return re.sub(
+        r"\$\$|\$\(([^)]*)\)", lambda found: "$" if found[1] is None else variables.get(found[1], found[0]), text
+    )

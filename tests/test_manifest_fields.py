@@ -6,7 +6,7 @@ import kubernetes_validate
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, needed_by, shipped
 from jsonschema import ValidationError
-from manifest_schemas import KUBERNETES, templates, validate
+from manifest_schemas import KUBERNETES, arrives, templates, validate
 
 from launcher.common import yaml_io
 from launcher.common.names import ENTRYPOINT
@@ -313,3 +313,27 @@ def test_the_field_table_refuses_an_unknown_field(job, place, name):
     node[name] = 1
     with pytest.raises(ValidationError, match=name):
         validate(found)
+
+
+def test_texts_arrive_in_the_container_as_they_were_typed(job):
+    typed = {"A": "one", "P": "a$$b", "Q": "$(A)-x", "R": "$HOME $", "S": "$$(A)", "T": "$$$"}
+    words = "[{--date: '$(A) $$'}]"
+    script = (
+        "recipes=training/custom/script",
+        "cluster=k8s",
+        "container=me/image:1",
+        "training_cfg.entry_script=a.py",
+    )
+    own = (*script, "training_cfg.run.ntasks_per_node=8", f"training_cfg.script_args={words}")
+    variables = ", ".join(f"{name}: '{text}'" for name, text in typed.items())
+    container = only(templates(job(f"env_vars={{{variables}}}", base=own))[0]["spec"]["containers"])
+    found = {each["name"]: each["value"] for each in container["env"]}
+    assert {name: arrives(found[name], typed) for name in typed} == typed
+    assert [arrives(word, typed) for word in container["command"]][-2:] == ["--date", "$(A) $$"]
+
+
+def test_the_token_of_a_repository_is_expanded(job):
+    words = ("git.repo_url_or_path=https://host/r", "git.token={secretKeyRef: {name: a, key: b}}")
+    container = only(templates(job(*words))[0]["spec"]["containers"])
+    variables = {each["name"]: each.get("value", "secret") for each in container["env"]}
+    assert arrives(variables["GIT_REPO_URL"], variables) == "https://oauth2:secret@host/r"

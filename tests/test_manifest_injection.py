@@ -7,6 +7,7 @@ import yaml
 from conftest import ELASTIC, LLAMA_K8S, examples, frozen_context
 from hypothesis import example, given
 from hypothesis import strategies as st
+from manifest_schemas import arrives
 
 from launcher import pipeline
 from launcher.backends.kubernetes.backend import BACKEND
@@ -106,7 +107,8 @@ def check(found, job, text):
     term = {"matchExpressions": [{"key": text, "operator": "In", "values": [text]}]}
     assert affinity["requiredDuringSchedulingIgnoredDuringExecution"] == {"nodeSelectorTerms": [term]}
     assert (container["image"], container["command"]) == (text, [text, text])
-    assert {"name": text, "value": text} in container["env"]
+    (value,) = (each["value"] for each in container["env"] if each["name"] == text)
+    assert arrives(value, {text: "another"}) == text
     assert container["securityContext"] == {"procMount": text}
     assert {"name": "config", "configMap": {"name": f"training-config-{text}"}} in pod["volumes"]
     if not is_kubeflow:

@@ -154,6 +154,24 @@ def test_a_number_that_a_program_reads_as_another_text_is_a_notice(prepare, word
     assert found == ([text] if text else [])
 
 
+def test_numbers_in_the_arguments_of_a_script_are_texts_too(prepare):
+    words = "[{--v: 1.10}, {--n: [1_000, '2.0', 3]}, {--v: 1.5}, {--e: 1e3}, {--s: '1.10'}]"
+    script = (
+        "recipes=training/custom/script",
+        "cluster=k8s",
+        "container=me/image:1",
+        "training_cfg.entry_script=a.py",
+    )
+    own = (*script, "training_cfg.run.ntasks_per_node=8", f"training_cfg.script_args={words}")
+    found = [notice.message for notice in prepare(*own).notices if notice.code == "N169"]
+    key = "recipes.training_cfg.script_args"
+    assert found == [
+        f"{key} --v: 1.10 is passed as 1.1; to keep it: '1.10' in quotes",
+        f"{key} --n: 1_000 is passed as 1000; to keep it: '1_000' in quotes",
+        f"{key} --e: 1e3 is passed as 1000.0; to keep it: '1e3' in quotes",
+    ]
+
+
 @pytest.mark.parametrize(
     ("word", "says"),
     [

@@ -28,7 +28,9 @@ def test_a_yaml_1_1_reader_sees_text_as_text(text):
     assert yaml.safe_load(yaml_io.dump([text])) == [text]
 
 
-@pytest.mark.parametrize("text", ["1e5", "2e-4", "0o17", "yes", "null", "1_000", "2026-01-01"])
+@pytest.mark.parametrize(
+    "text", ["1e5", "2e-4", "0o17", "yes", "null", "1_000", "2026-01-01", "012389", "0_129.5", "y", "N"]
+)
 def test_text_that_looks_like_something_else_is_quoted(text):
     assert yaml_io.dump({"k": text}).strip() == f"k: '{text}'"
 

@@ -184,7 +184,7 @@ def unknown(name: str) -> ProblemsFound:
         "E703",
         name,
         f"is neither the folder of a bundle nor a job under {RESULTS}/",
-        allowed=", ".join(known[-_MOST_NAMES:]) or None,
+        allowed=", ".join([*(["…"] if len(known) > _MOST_NAMES else []), *known[-_MOST_NAMES:]]) or None,
         remedy=question(close),
     )
 

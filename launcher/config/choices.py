@@ -67,6 +67,14 @@ def _cluster(chosen: Mapping[str, Any]) -> str | None:
     return named if isinstance(named, str) and "cluster" not in chosen else None
 
 
+def choosing(parsed: Sequence[Override]) -> dict[str, Override]:
+    """Return the override of another key that chooses the cluster, under the key `cluster`; none without one."""
+    values = {override.key: override for override in parsed}
+    cluster = _cluster({key: override.value for key, override in values.items()})
+    key = _CONTRACT[0] if cluster == _CONTRACT_CLUSTER and _CONTRACT[0] in values else "cluster_type"
+    return {"cluster": values[key]} if cluster else {}
+
+
 def chosen_files(parsed: Sequence[Override]) -> dict[str, Override]:
     """Return the overrides that choose files, by group and package; of several for one place the last."""
     choices = [override for override in parsed if override.is_choice and not override.is_hydra]

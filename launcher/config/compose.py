@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.config import interpolation, plain_values
-from launcher.config.choices import choose, unused_choices
+from launcher.config.choices import choose, choosing, unused_choices
 from launcher.config.composed_files import CompositionCache
 from launcher.config.files import POLICY
 from launcher.config.parsing import parse, spelled
@@ -55,7 +55,7 @@ def compose(
             overrides=tuple(overrides),
             explicit=found.effects.explicit,
             removed=found.effects.removed,
-            chosen={key.lstrip("+~"): override.shown for key, override in chosen.items()},
+            chosen={key.lstrip("+~"): override.shown for key, override in {**chosen, **choosing(parsed)}.items()},
             has_default_policy=found.has_default_policy,
             sources=FileLayers(layers, choices.search, typed, cache.files),
         )

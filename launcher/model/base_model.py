@@ -106,6 +106,9 @@ NodeCount = Annotated[int, Field(ge=1, le=100_000)]
 DeviceCount = Annotated[int, Field(ge=1, le=1024)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=INT64)]
 
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+"""Seed of every generator of a program. Source: NumPy, numpy.random.seed, which has the fewest."""
+
 Positive32 = Annotated[int, Field(ge=1, le=INT32)]
 NonNegative32 = Annotated[int, Field(ge=0, le=INT32)]
 """Numbers of a job's specification. Source: Kubernetes, API Conventions: integers are int32 unless they need more."""

@@ -60,6 +60,10 @@ def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
     for loc, (first, *others) in seen.items():
         if loc in inside:  # a union: the value is a mapping, which another member of it takes
             continue
+        named = next((error for error in others if error["type"] == "value_error"), None)
+        if named and (of_other := _allowed(first)):  # a text in another form than those that are named
+            allowed = f"{of_other}, or {_message(named).removeprefix('should be ')}"
+            first = {**named, "msg": f"should be {allowed}", "ctx": {"expected": allowed}}
         pattern = next((error for error in others if error["type"] == "string_pattern_mismatch"), None)
         if pattern:
             allowed = f"{_allowed(first)}, or text that matches {pattern['ctx']['pattern']}"

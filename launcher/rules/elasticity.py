@@ -256,7 +256,8 @@ def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> It
     kept = {scale.nodes for scale in checked.sizes}
     dropped = [str(scale.nodes) for scale in checked.scales if scale.nodes not in kept]
     if dropped and bounds_moved(checked):
-        yield notice(f"sizes {', '.join(dropped)} are outside the bounds you set and are left out")
+        what = f"size {dropped[0]} is" if len(dropped) == 1 else f"sizes {', '.join(dropped)} are"
+        yield notice(f"{what} outside the bounds that you set: left out")
 
 
 @notice_rule("N108", source=_PRECEDENCE)

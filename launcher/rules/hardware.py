@@ -53,13 +53,15 @@ def instance_is_listed(checked: CheckedRecipe, problem: MakeProblem) -> Iterator
     """A recipe lists the types it was tested on; its batch fits into their memory."""
     allowed, lack = _allowed(checked), _lack(checked)
     if checked.instance and allowed and checked.instance.name not in allowed:
-        remedy = f'"recipes.instance_types=[{checked.instance.name}]" if you know that it fits'
+        remedy = None if lack else f'"recipes.instance_types=[{checked.instance.name}]" if you know that it fits'
+        if not checked.is_explicit("instance_type"):
+            remedy = f"instance_type={allowed[0]}"
         yield problem(
             "instance_type",
             "is not among the recipe's instance_types" + (f", and {lack}" if lack else ""),
             value=checked.instance.name,
             allowed=", ".join(allowed),
-            remedy=None if lack else remedy,
+            remedy=remedy,
         )
 
 

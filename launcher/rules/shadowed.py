@@ -1,7 +1,8 @@
 """Values of the user that others replace: overrides, and those in the user's files."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 
 from launcher.common.problems import Notice
 from launcher.common.syntax import QUOTED
@@ -54,14 +55,29 @@ def numbers_become_other_texts(planned: PlannedRecipe, notice: MakeNotice) -> It
     """Variables and arguments are texts: a number or a switch without quotes is read first, and has one form then."""
     composition = planned.checked.composition
     for path, override in composition.explicit.items():
-        value = lookup(composition.tree, path)
-        if not path.startswith(_TEXTS) or not isinstance(value, bool | int | float):
-            continue
-        word, text = _word(path, override), value_text(value)
-        if word is not None and word not in ("''", text):
-            key = path if not any(map(is_index, path.split("."))) else None
-            kept = f"\"++{key}='{word}'\"" if key else f"'{word}' in quotes"
-            yield notice(f"{path}: {word} is passed as {text}; to keep it: {kept}")
+        for name, number, value in _texts(path, lookup(composition.tree, path)):
+            words, own = _words(path, name, override, number), value if isinstance(value, list) else [value]
+            for word, each in zip(words, own, strict=False):
+                text = value_text(each)
+                if not isinstance(each, bool | int | float) or word in ("''", text):
+                    continue
+                is_key = path.endswith(f".{name}")
+                is_typed = is_key and value is each and not any(map(is_index, path.split(".")))
+                kept = f"\"++{path}='{word}'\"" if is_typed else f"'{word}' in quotes"
+                what = path if is_key else f"{path} {name}"
+                yield notice(f"{what}: {word} is passed as {text}; to keep it: {kept}")
+
+
+def _texts(path: str, value: object) -> Iterator[tuple[str, int, object]]:
+    """Yield the texts that an override gives a program: name, how often it came before, and value."""
+    if isinstance(value, list) and f"{path}.".startswith(_TEXTS):
+        seen = Counter[str]()
+        for item in filter(lambda each: isinstance(each, Mapping), value):
+            for name, each in item.items():
+                yield name, seen[name], each
+                seen[name] += 1
+    elif path.startswith(_TEXTS):
+        yield path.rpartition(".")[2], 0, value
 
 
 @notice_rule("N183", source="PyTorch, torchrun, Environment Variables; the interface of each family")
@@ -81,15 +97,16 @@ def variables_replace_the_launchers(planned: PlannedRecipe, notice: MakeNotice) 
             yield notice(f"env_vars.{name}={value} replaces {own[name]}, with which the launcher starts this job")
 
 
-def _word(path: str, override: str) -> str | None:
-    """Return the word without quotes that an override gives a leaf, `''` for one in quotes; None if it has none."""
+def _words(path: str, name: str, override: str, number: int) -> list[str]:
+    """Return the words without quotes that an override gives a name, `''` for those in quotes; none if unknown."""
     key, _, value = override.partition("=")
     plain = QUOTED.sub("''", value)
-    if key.lstrip("+") == path or "{" not in plain:
-        return plain
-    name = re.escape(path.rpartition(".")[2])
-    found = re.search(rf"[{{,\s]{name}\s*:\s*([^\s,{{}}\[\]]+)", plain)
-    return found[1] if found else None
+    if key.lstrip("+") != path or plain[:1] in ("[", "{"):
+        found = re.findall(rf"[{{,\s]{re.escape(name)}\s*:\s*(\[[^\]]*\]|[^\s,{{}}\[\]]+)", plain)
+        plain = found[number] if number < len(found) else "[]"
+    if not plain.startswith("["):
+        return [plain]
+    return [word.strip() for word in plain.strip("[]").split(",") if word.strip()]
 
 
 @notice_rule("N104", source=_PRECEDENCE)

@@ -261,7 +261,8 @@ class LocalBackend:
         """
         run_dir = handle.bundle_dir / RUN_DIR
         if not is_alive(run_dir):
-            remedy = f"recipes launch {handle.bundle_dir}"
+            again = " --again" if self.status(handle).state is JobState.SUCCEEDED else ""
+            remedy = f"recipes launch {handle.bundle_dir}{again}"
             raise fail("E412", "job", "is not running", value=handle.job_name, remedy=remedy)
         refuse_unplanned_size(handle.bundle_dir, num_nodes, min_nodes)
         request_size(run_dir, num_nodes)

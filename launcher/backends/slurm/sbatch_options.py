@@ -53,17 +53,19 @@ def plain(name: str) -> str:
 
 
 def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
-    """Return further options of sbatch; a ValueError names one that is not for `additional_parameters`."""
+    """Return further options of sbatch; a ValueError names those that are not for `additional_parameters`."""
+    faults, is_unknown = [], False
     for name in given:
         option = plain(name)
         if option in _KEYS:
-            raise ValueError(f"{name} has a key of its own: cluster.{option.replace('-', '_')}")
-        if option in _OWN:
-            raise ValueError(f"{name} is set by the launcher: {_OWN[option]}")
-        if option not in ADDITIONAL:
-            meant = did_you_mean(option, ADDITIONAL)
-            hint = f"{meant} " if meant else ""
-            raise ValueError(f"{name} is not an option for this key. {hint}Valid ones: {', '.join(ADDITIONAL)}")
+            faults.append(f"{name} has a key of its own: cluster.{option.replace('-', '_')}")
+        elif option in _OWN:
+            faults.append(f"{name} is set by the launcher: {_OWN[option]}")
+        elif option not in ADDITIONAL:
+            is_unknown, meant = True, did_you_mean(option, ADDITIONAL)
+            faults.append(f"{name} is not an option for this key" + (f": {meant}" if meant else ""))
+    if faults:
+        raise ValueError("; ".join(faults) + (f". Valid ones: {', '.join(ADDITIONAL)}" if is_unknown else ""))
     return given
 
 

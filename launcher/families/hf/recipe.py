@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from launcher.model.base_model import BatchSize, NonNegativeInt, Passed, PositiveInt
+from launcher.model.base_model import BatchSize, NonNegativeInt, Passed, PositiveInt, Seed
 from launcher.model.checkpointing import Content, Sharding
 from launcher.model.config_tree import get
 from launcher.model.recipe import RecipeBase, TimedRun, Trainer
@@ -81,7 +81,7 @@ class ModelSettings(Passed):
     """The optimizer and its schedule."""
     data: DataFolders
     """Where the samples are, and their form."""
-    seed: int
+    seed: Seed
     """Seed of weights and sample order."""
 
 

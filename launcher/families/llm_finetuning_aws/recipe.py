@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt
+from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt, Seed
 from launcher.model.checkpointing import Content, Sharding
 from launcher.model.composition import RUN_NAME, ValueSources
 from launcher.model.config_tree import get
@@ -141,7 +141,7 @@ class Datasets(Model):
     """Samples to validate on. Without a file, train_val_split_ratio takes a part of the training data."""
     train_val_split_ratio: Annotated[float, Field(gt=0, le=1)]
     """Fraction of the samples used for training if val_data is not given, above 0 and at most 1."""
-    train_val_split_seed: int
+    train_val_split_seed: Seed
     """Seed of that split. Keep it, or a resumed run trains on what it validated on."""
 
 
@@ -268,7 +268,7 @@ class TrainingArgs(BatchArgs):
     save_steps: int
     """Optimizer steps between two checkpoints; 0: once per epoch. A fault loses unsaved work; a graceful scale
     event saves first."""
-    seed: int
+    seed: Seed
     """Seed of sample order and dropout."""
     trainer_callbacks: list[dict[str, Any]]
     """Callbacks of the image, in Hydra's form: `_target_` names the class, the other keys are its arguments. The

@@ -15,6 +15,7 @@ from launcher.model.base_model import (
     NonNegativeInt,
     Passed,
     PositiveInt,
+    Seed,
     named_form,
 )
 from launcher.model.recipe import Mlflow
@@ -147,7 +148,7 @@ class Parallelism(Passed):
     """true keeps parameters in main memory between steps."""
     optimizer_offload: bool | None = None
     """true keeps the optimizer's state in main memory between steps."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Seed of the training."""
     tensor_model_parallel_size: BatchSize | None = None
     """Megatron only. GPUs that share each layer."""
@@ -285,7 +286,7 @@ class Data(Passed):
     """Samples that are trained on at most; -1: all."""
     val_max_samples: int | None = None
     """Samples that are validated on at most; -1: all."""
-    seed: int | None = None
+    seed: Seed | None = None
     """Seed of the order of samples."""
     assistant_turns: Literal["all", "last"] | None = None
     """Open trainer only. Answers of a conversation that are trained: all, also if null, or the last one."""

@@ -7,6 +7,7 @@ from itertools import pairwise
 from launcher.backends.kubernetes.job_options import KIND_NAMES, JobKind, LogMonitor, k8s_options, kind_of
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.instances import canonical
 from launcher.rules import MakeProblem, rule
 
 _KUBEFLOW = "Kubeflow Training Operator, PyTorchJob v1"
@@ -178,7 +179,9 @@ def instance_is_selected_once(checked: CheckedRecipe, problem: MakeProblem) -> I
     for label, value in (k8s_options(checked).node_selector or {}).items():
         if label.endswith("node.kubernetes.io/instance-type") or label == "beta.kubernetes.io/instance-type":
             path = f"cluster.node_selector.{label}"
-            yield problem(path, "is set from instance_type", value=value, remedy=f"instance_type={value}")
+            is_same = canonical(str(value)) == canonical(checked.launch.instance_type)
+            remedy = f"leave out {path}" + ("" if is_same else f", and set instance_type={value}")
+            yield problem(path, "is set from instance_type", value=value, remedy=remedy)
 
 
 @rule(
