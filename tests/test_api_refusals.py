@@ -5,12 +5,14 @@ import os
 import pickle
 import shutil
 
+import launch_records
 import numpy
 import pytest
 
 import launcher
 from launcher import ProblemsFound, Session
 from launcher.model.job_spec import JobState, JobStatus
+from launcher.operator.snapshot import Attempt, Snapshot, publish
 
 TINY = "tiny_lm_cpu"
 SEED = "recipes.training_config.training_args.seed"
@@ -155,6 +157,22 @@ def test_a_removed_folder_no_longer_exists_and_a_written_one_was_never_launched(
     assert never.code == "E705" and f"'{folder}'" in never.remedy
     shutil.rmtree(folder)
     assert refused(lambda: job.status).code == "E703"
+
+
+def test_events_without_the_end_that_the_state_has_give_no_goodput(plan, tmp_path):
+    folder = plan.write(tmp_path / "cut")
+    run_dir = folder / "run"
+    recorded = launch_records.Job(run_dir)
+    recorded.start([0])
+    recorded.end()
+    attempts = (Attempt(0, 0, (0,), launch_records.LAUNCHED),)
+    publish(run_dir, Snapshot(JobState.SUCCEEDED, 0, "completed", 0, 1, exit_code=0, attempts=attempts))
+    job, events = launcher.api.job.Job(folder), run_dir / "events.jsonl"
+    assert job.timeline().state == "succeeded"
+    events.write_text(events.read_text().splitlines()[0] + "\n")
+    assert (refused(lambda: job.goodput).code, refused(job.timeline).path) == ("E711", str(events))
+    events.unlink()
+    assert "is missing" in refused(job.timeline).message
 
 
 def test_a_job_has_the_variables_of_its_session_when_it_is_compiled_again(tmp_path):

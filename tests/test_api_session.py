@@ -150,6 +150,15 @@ def test_a_secret_variable_that_is_set_after_the_first_compilation_is_known(tmp_
     assert VALUE not in redaction.masked(f"a {VALUE}"), "what any session knows is masked"
 
 
+def test_values_of_variables_that_a_recipe_refers_to_are_masked(tmp_path):
+    session = Session(tmp_path, environment={"HUB": "Hub-Val7719qq", "PLACE": "eu-west-1b"})
+    refers = {"recipes.run.hf_access_token": {"env": "HUB"}, "env_vars.ZONE": {"env": "PLACE"}}
+    launcher.compile(SHORT, refers, cluster="slurm", session=session, strict=False)
+    assert redaction.masked("a Hub-Val7719qq in eu-west-1b") == "a … in …"
+    assert refused(session, "Hub-Val7719qq")
+    assert not refused(session, "eu-west-1b"), "under a name that is no secret's, a value may be one of the job, too"
+
+
 def test_a_secret_of_one_session_refuses_no_file_of_another(tmp_path):
     first, second = Session(tmp_path), Session(tmp_path)
     value = "an0ther-Wörd-of-length"

@@ -309,16 +309,18 @@ def test_a_real_failure_has_its_cause(here, cause):
 
 
 @pytest.mark.whole_job
-def test_the_cause_is_shown_wherever_the_end_is(here):
+def test_the_cause_is_shown_wherever_the_end_is_and_a_secret_in_it_nowhere(here, monkeypatch):
     pytest.importorskip("hyperpod_elastic_agent")
-    script = here / "program.py"
-    script.write_text(RANK_1 + PROGRAMS["no_space"])
-    words = ("recipes=training/tiny/tiny_lm_cpu", f"cluster.command=['{script}']", "recipes.trainer.num_nodes=2")
+    monkeypatch.setenv("HUB", secret := "Hub-Val7719qq")
+    script, shown = here / "program.py", f"{DISK}: '…'"
+    script.write_text(RANK_1 + "raise OSError(28, 'No space left on device', os.environ['OTHER'])\n")
+    own = (f"cluster.command=['{script}']", "recipes.trainer.num_nodes=2", "env_vars.OTHER={env: HUB}")
+    words = ("recipes=training/tiny/tiny_lm_cpu", *own)
     code, _, err = run_command("run", *words, cwd=here, module=True)
     assert code == 3
     first, cause, remedy = err.splitlines()[-3:]
     assert first.startswith("first error rank 1 on node 0, ")
-    assert first.endswith(DISK)
+    assert first.endswith(shown)
     assert cause.endswith("(storage: no_space)")
     assert remedy.startswith("remedy ")
     (name,) = (path.name for path in (here / "results").iterdir() if (path / "bundle.json").exists())
@@ -328,11 +330,13 @@ def test_the_cause_is_shown_wherever_the_end_is(here):
     for command in ("status", "wait", "timeline"):
         _, out, _ = run_command(command, name, "--json", cwd=here, module=True)
         assert json.loads(out)["failure"]["cause"]["id"] == "no_space", command
-    _, out, _ = run_command("logs", name, "--all", "--grep", "No (space|room)", cwd=here, module=True)
-    assert set(out.splitlines()) == {f"rank 1, attempt 0 | {DISK}"}
+    _, out, _ = run_command("logs", name, "--all", "--grep", "Errno (28|29)", cwd=here, module=True)
+    assert set(out.splitlines()) == {f"rank 1, attempt 0 | {shown}"}
     code, _, err = run_command("logs", name, "--grep", "(a", cwd=here, module=True)
     assert code == 2
     assert "E728" in err
     tags = wait_for(lambda: mlflow_run(here)[1].data.tags, "the run")
     assert tags["failure.id"] == "no_space"
-    assert tags["failure.first_error"].endswith(DISK)
+    assert tags["failure.first_error"].endswith(shown)
+    files = [path for path in (here / "results").rglob("*") if path.is_file() and "logs" not in path.parts]
+    assert [path for path in files if secret.encode() in path.read_bytes()] == []

@@ -211,6 +211,7 @@ class Job:
         contains = None if grep is None else log_stream.searched(grep)
         is_one_stream = ranks is None and stderr is None
         selection = LogSelection(selected, attempt, stderr, has_headings=not (contains or is_one_stream))
+        store.learn_secrets(self.folder)
         lines = self.backend.logs(self.record.handle, selection, follow=follow)
         if contains:
             lines = filter(contains, lines)
@@ -330,11 +331,11 @@ class Job:
         """Return when the last launch changed its size and why, what each change took, and its goodput.
 
         Raises:
-            ProblemsFound: This machine has no records of the job (E705).
+            ProblemsFound: This machine has no records of the job (E705), or they lack its end (E711).
         """
-        from launcher import timeline
+        from launcher.api import timelines
 
-        return timeline.read(self._run_dir())
+        return timelines.read(self._run_dir())
 
     @property
     def goodput(self) -> float:

@@ -63,7 +63,13 @@ def queue_of(name: str) -> Queue | None:
 
 def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> None:
     """Clear a finished job for another launch, if that is requested; else refuse one that has succeeded."""
-    if not (ended := registry.finished(bundle.directory, backend)):
+    try:
+        ended = registry.finished(bundle.directory, backend)
+    except ProblemsFound as error:
+        if is_again and {each.code for each in error.problems} == {"E414"}:
+            return  # a launch writes the state anew
+        raise
+    if not ended:
         return
     job, status = ended
     if is_again:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.api.log_lines import Limits, Line, Row, cut_near, matcher, shown, spans
+from launcher.bundle import store
 from launcher.common import redaction
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import fail
@@ -245,6 +246,7 @@ def sources(job: "Job") -> tuple[LogSource, ...]:
     snapshot = read_snapshot(run_dir)
     if snapshot is None or not snapshot.attempts:
         return ()
+    store.learn_secrets(job.folder)
     processes = read_job_request(job.folder).nproc_per_node
     attempts = {each.number: each for each in snapshot.attempts}
     newest: dict[tuple[int, int, str], LogSource] = {}

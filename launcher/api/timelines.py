@@ -7,6 +7,7 @@ from launcher.bundle import store
 from launcher.common import os_errors
 from launcher.common.names import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, TIMELINE
 from launcher.common.problems import fail
+from launcher.operator.snapshot import STATE_FILE, read_snapshot
 from launcher.timeline import NO_PICTURE, Attempt, Event, Timeline, Transition, report_files, text
 
 __all__ = [
@@ -24,16 +25,33 @@ class Course:
 
     def timeline(self) -> Timeline:
         """Return the timeline of the last launch, up to now."""
-        return timeline.read(self._run_dir, self._records)
+        return read(self._run_dir, self._records)
+
+
+def read(run_dir: Path, records: timeline.LaunchReader | None = None) -> Timeline:
+    """Return the timeline of the last launch in a run folder.
+
+    Raises:
+        ProblemsFound: The events of a job that has ended lack its end (E711): times and goodput would be wrong.
+    """
+    found = timeline.read(run_dir, records)
+    if found.state is None and not found.is_running:
+        snapshot, events = read_snapshot(run_dir), run_dir / EVENTS_FILE
+        if snapshot and snapshot.state.is_final and snapshot.attempts:
+            what = "is damaged: it lacks" if events.exists() else "is missing, and with it"
+            raise fail("E711", str(events), f"{what} the end of the job, which {STATE_FILE} has")
+    return found
 
 
 def write(bundle: str) -> tuple[Timeline, Path]:
     """Write the report of a bundle's last launch; return its timeline, and the file of it as JSON.
 
     Raises:
-        ProblemsFound: No such bundle exists, it was never launched on this machine (E705), or the disk refuses.
+        ProblemsFound: No such bundle exists, it was never launched on this machine (E705), its events are damaged
+            (E711), or the disk refuses.
     """
     run_dir = store.locate(bundle) / RUN_DIR
+    read(run_dir)
     if not (run_dir / EVENTS_FILE).exists():
         raise fail("E705", bundle, "its job was never launched on this machine")
     try:

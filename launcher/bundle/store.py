@@ -14,8 +14,10 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from launcher.bundle.manifest import MANIFEST, bundle_digest
-from launcher.common import os_errors, yaml_io
+from launcher.common import os_errors, redaction, yaml_io
 from launcher.common.names import (
     ADOPTED_FILE,
     JOB_FILE,
@@ -244,20 +246,26 @@ def read(directory: Path) -> tuple[Bundle, str]:
     """
     if is_adopted(directory) and not os.path.exists(directory / MANIFEST):
         raise _bundleless(directory)
+    place = MANIFEST
     try:
         text = (directory / MANIFEST).read_text(encoding="utf-8")
         manifest = json.loads(text)
-        hashes = dict(manifest["files"])
+        hashes, job_name, digest = dict(manifest["files"]), manifest["job_name"], manifest["digest"]
+        place = RUN_ID_FILE
         run_id = assigned_run(directory)
+        place = MANIFEST
         if any(os.path.isabs(path) or ".." in Path(path).parts for path in hashes):
             raise ValueError("it names files outside of its folder")
         files = {path: (directory / path).read_text(encoding="utf-8") for path in hashes}
         if run_id:  # the digest is of the bundle as it was rendered
             files = {path: text.replace(run_id, RUN_ID_AT_LAUNCH) for path, text in files.items()}
-        job_name, digest = manifest["job_name"], manifest["digest"]
-        backend = json.loads(files["plan.json"])["backend"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        place = "plan.json"
+        backend = json.loads(files[place])["backend"]
+    except OSError as error:
         raise fail("E703", str(directory), f"is not a bundle directory: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        why = f": {error}" if isinstance(error, ValueError) else ", and lacks what a bundle's has"
+        raise fail("E703", str(directory), f"is not a bundle directory: {place} is damaged{why}") from error
     changed = [path for path, held in files.items() if hashlib.sha256(held.encode()).hexdigest() != hashes[path]]
     changed += sorted(_files_in(directory, files) - {*files, MANIFEST})
     if changed or bundle_digest(hashes) != digest:
@@ -265,7 +273,14 @@ def read(directory: Path) -> tuple[Bundle, str]:
         remedy = "render it again with the overrides you want; bundles are not edited"
         raise fail("E704", str(directory), message, remedy=remedy)
     files = _with_run(files, run_id) if run_id else files
+    learn_secrets(directory)
     return Bundle(job_name, directory.resolve(), {**files, MANIFEST: text}, digest), backend
+
+
+def learn_secrets(directory: Path) -> None:
+    """Let this process mask the secrets that the job of a bundle gets from its environment."""
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):  # whoever needs the file reports it
+        redaction.learn(composed((directory / "recipe.yaml").read_text(encoding="utf-8")))
 
 
 def assigned_run(directory: Path) -> str | None:

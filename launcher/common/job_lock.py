@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from launcher.common.problems import fail
+
 LOCK_FILE = "operator.lock"
 
 LOCK_TIMEOUT_S = 2.0
@@ -25,14 +27,21 @@ class JobAlreadyRunning(Exception):
 
 
 def is_alive(run_dir: Path) -> bool:
-    """Return whether any process of the job, operator or node, still exists."""
+    """Return whether any process of the job, operator or node, still exists.
+
+    Raises:
+        ProblemsFound: That cannot be read (E414).
+    """
+    path = run_dir / LOCK_FILE
     try:
-        with (run_dir / LOCK_FILE).open("rb") as file:
+        with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except FileNotFoundError:
         return False
     except BlockingIOError:
         return True
+    except OSError as error:
+        raise fail("E414", str(path), f"cannot be read: {error.strerror}") from error
     return False
 
 

@@ -15,7 +15,7 @@ import re
 import shlex
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -46,15 +46,18 @@ class _Known:
     Args:
         variables: Name and value of environment variables.
         given: Values given under a secret's name, to the path they were given at.
+        referenced: Values of variables that a configuration refers to under other names.
     """
 
     variables: tuple[tuple[str, str], ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)
+    referenced: frozenset[str] = frozenset()
 
     @property
     def distinctive(self) -> set[str]:
         """The values that are searched for anywhere."""
-        return {value for _, value in self.variables} | set(filter(is_distinctive, self.given))
+        named = {value for _, value in self.variables}
+        return named | set(filter(is_distinctive, self.given)) | self.referenced
 
 
 class Secrets:
@@ -64,11 +67,12 @@ class Secrets:
         self._lock = threading.Lock()
         self.known = _Known()
 
-    def learn(self, given: Mapping[str, str]) -> None:
-        """Remember values, to the path they were given at; the first path is kept."""
-        if any(value not in self.known.given for value in given):
+    def learn(self, given: Mapping[str, str], referenced: Set[str] = frozenset()) -> None:
+        """Remember values, to the path they were given at, of which the first is kept, and those of references."""
+        if any(value not in self.known.given for value in given) or referenced - self.known.referenced:
             with self._lock:
-                self.known = _Known(self.known.variables, {**given, **self.known.given})
+                known = self.known
+                self.known = _Known(known.variables, {**given, **known.given}, known.referenced | referenced)
 
     def read(self, variables: Mapping[str, str], *, keep: bool) -> None:
         """Read environment variables; with `keep`, earlier values stay known, too."""
@@ -76,7 +80,7 @@ class Secrets:
         with self._lock:
             read = tuple(dict.fromkeys((*(self.known.variables if keep else ()), *found)))
             if read != self.known.variables:
-                self.known = _Known(read, self.known.given)
+                self.known = _Known(read, self.known.given, self.known.referenced)
 
 
 _process = Secrets()
@@ -99,10 +103,32 @@ def session(secrets: Secrets) -> Iterator[None]:
 
 
 def learn(tree: Any, path: str = "") -> None:
-    """Remember the secrets in a configuration before it is used, refused or printed."""
-    if found := {value: where for where, value in reversed([*secrets_of(tree, path)])}:
+    """Remember the secrets in a configuration, and those it refers to, before it is used, refused or printed."""
+    found = {value: where for where, value in reversed([*secrets_of(tree, path)])}
+    named, others = dict[str, str](), set[str]()
+    for where, value in _referenced(tree, path):
+        if any(map(names_secret, where.split("."))):
+            named[value] = where
+        else:
+            others.add(value)
+    if found or named or others:
         for each in {_process, _session.get()}:
-            each.learn(found)
+            each.learn(found | named, others)
+
+
+def _referenced(tree: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Yield path and value of every variable of the environment that a configuration refers to."""
+    if isinstance(tree, Mapping):
+        if is_reference(tree):
+            value = variables.current().get(tree.get("env", ""))
+            if value is not None and is_distinctive(value):
+                yield path, value
+        else:
+            for key, value in tree.items():
+                yield from _referenced(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _referenced(value, path)
 
 
 def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -66,7 +66,7 @@ def read_snapshot(run_dir: Path) -> Snapshot | None:
     """Return the state that the operator published last; None if it has published none yet.
 
     Raises:
-        ProblemsFound: The file is damaged (E414).
+        ProblemsFound: The file is damaged, or cannot be read (E414).
     """
     path = run_dir / STATE_FILE
     try:
@@ -76,8 +76,10 @@ def read_snapshot(run_dir: Path) -> Snapshot | None:
         return Snapshot(**{**fields, **typed, "attempts": attempts})
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise fail("E414", str(path), f"cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        remedy = f"recipes launch {run_dir.parent.name} runs the job again"
+        remedy = f"recipes launch {run_dir.parent.name} --again runs the job again"
         raise fail("E414", str(path), "is damaged: the state of its job cannot be read", remedy=remedy) from error
 
 

@@ -261,3 +261,21 @@ def test_wait_returns_once_the_operator_has_removed_its_files(tmp_path):
         backend._operators[tmp_path] = operator
         assert [status.state for status in backend.wait(handle)] == [JobState.SUCCEEDED]
         assert operator.poll() == 0
+
+
+def test_a_state_that_is_gone_or_cannot_be_read_is_a_problem_not_a_job_that_was_never_launched(tmp_path):
+    backend, handle, run_dir = LocalBackend(), JobHandle("local", "job", tmp_path), tmp_path / "run"
+    run_dir.mkdir()
+    state, log = run_dir / "state.json", run_dir / "operator.log"
+    log.write_text("")
+    assert backend.status(handle).message == "not submitted"  # an operator is about to begin
+    log.write_text("operator: running: training\n")
+    for ask in (backend.status, lambda job: list(backend.logs(job, follow=False))):
+        with pytest.raises(ProblemsFound, match=r"E414 .*state.json\n +is missing"):
+            ask(handle)
+    state.mkdir()
+    with pytest.raises(ProblemsFound, match="E414 .*state.json\n +cannot be read: Is a directory"):
+        backend.status(handle)
+    (run_dir / "operator.lock").mkdir()
+    with pytest.raises(ProblemsFound, match="E414 .*operator.lock\n +cannot be read: Is a directory"):
+        backend.status(handle)

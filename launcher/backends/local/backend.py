@@ -173,9 +173,9 @@ class LocalBackend:
         if is_alive(run_dir):
             remedy = "end it first, with Ctrl-C where it runs"
             raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
-        for left in (STATE_FILE, REQUEST_FILE, STOP_FILE):
-            (run_dir / left).unlink(missing_ok=True)
-        with (run_dir / OPERATOR_LOG).open("wb") as log:
+        with (run_dir / OPERATOR_LOG).open("wb") as log:  # empty, so that nobody takes the state for lost
+            for left in (STATE_FILE, REQUEST_FILE, STOP_FILE):
+                (run_dir / left).unlink(missing_ok=True)
             operator = subprocess.Popen(
                 [sys.executable, "-m", "launcher.backends.local.operator"]
                 + ["--parent", str(os.getpid()), str(handle.bundle_dir)],
@@ -209,6 +209,8 @@ class LocalBackend:
             _end(operator, (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
             raise _folder_removed(run_dir)
         if snapshot is None:
+            if not alive:
+                _refuse_lost_state(run_dir)
             return _NOT_SUBMITTED
         if alive or snapshot.state.is_final:
             return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
@@ -241,7 +243,10 @@ class LocalBackend:
         Raises:
             ProblemsFound: The job has no such attempt (E706) or rank (E707).
         """
-        if read_snapshot(handle.bundle_dir / RUN_DIR) is None:
+        run_dir = handle.bundle_dir / RUN_DIR
+        if read_snapshot(run_dir) is None:
+            if not is_alive(run_dir):
+                _refuse_lost_state(run_dir)
             return iter(())
         return read_logs(handle.bundle_dir, selection, follow=follow)
 
@@ -327,6 +332,15 @@ def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
     code = operator.returncode
     message = f"the operator ended with status {code}:\n{tail(run_dir / OPERATOR_LOG)}"
     publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
+
+
+def _refuse_lost_state(run_dir: Path) -> None:
+    """Raise the Problem that the state is missing which an operator has published (E414), if one has run."""
+    with contextlib.suppress(OSError):
+        if (run_dir / OPERATOR_LOG).stat().st_size:
+            remedy = f"recipes launch {run_dir.parent.name} --again runs the job again"
+            path, message = str(run_dir / STATE_FILE), "is missing: the state of its job is unknown"
+            raise fail("E414", path, message, remedy=remedy)
 
 
 def _folder_removed(run_dir: Path) -> ProblemsFound:

@@ -34,6 +34,7 @@ from launcher.backends.local.scenario import (
     WorkerCrash,
     read_scenario,
 )
+from launcher.bundle import store
 from launcher.common import os_errors
 from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import CHECKPOINT_DIR, RUN_DIR
@@ -244,6 +245,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("bundle_dir", type=Path)
     args = parser.parse_args(argv)
     control_loop.start_log()
+    store.learn_secrets(args.bundle_dir)
     interrupts = Interrupts()
     interrupts.listen()
     # Blocked since the previous operator saved its state.

@@ -156,7 +156,7 @@ class LocalServices:
         try:
             found = read(self.run_dir)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            path, remedy = str(self.run_dir / DESCRIPTION_FILE), "recipes launch <bundle> runs the job again"
+            path, remedy = str(self.run_dir / DESCRIPTION_FILE), "recipes launch <bundle> --again runs the job again"
             raise fail("E414", path, "is damaged: the state of its job cannot be read", remedy=remedy) from error
         if found is None:
             raise Refused("ResourceNotFound", f"{arguments['TrainingJobName']} was never started", 400)
