@@ -141,6 +141,8 @@ FAULTS = [
     (("recipes.trainer.num_nodes=3",), "E221", f"{ARGS}.train_batch_size", "24 data-parallel ranks"),
     ((f"++{ARGS}.uneven_batch.use_uneven_batch=true",), "E222", f"{ARGS}.uneven_batch", "lacks"),
     (("instance_type=p5.49xlarge",), "E230", "instance_type", "not an instance type"),
+    ((f"{ARGS}.seed=-5",), "E102", f"{ARGS}.seed", "greater than or equal to 0"),
+    ((f"{ARGS}.seed=99999999999999999999",), "E102", f"{ARGS}.seed", "less than or equal to 4294967295"),
     (("instance_type=ml.trn1.32xlarge",), "E231", "instance_type", "not among"),
     (("instance_type=g5.12xlarge", "recipes.trainer.devices=8"), "E232", "recipes.trainer.devices", "4 accelerators"),
     (("recipes.run.name=My_Run.Name",), "E301", "recipes.run.name", "recipes.run.name=my-run-name"),
@@ -467,3 +469,65 @@ def test_a_choice_that_every_launch_has_cannot_be_removed(group, problems):
     for override in (f"~{group}", f"~{group}=x"):
         (problem,) = problems(*LLAMA_K8S, override)
         assert (problem.code, problem.path) == ("E005", group)
+
+
+def test_a_suggestion_is_no_key_of_another_faulty_override(problems):
+    found = problems(*LLAMA_K8S, "learning_rate=3", "recipes.learning_rate=3")
+    assert [problem.remedy for problem in found] == [f"did you mean {ARGS}.learning_rate?"] * 2
+
+
+def test_all_faulty_options_of_sbatch_are_named(problems):
+    words = "cluster.additional_parameters={array: 0-3, time: 10, no-such: 1}"
+    (problem,) = problems(LLAMA_K8S[0], "cluster=slurm", words)
+    for name in ("array is not", "cluster.time", "no-such is not", "Valid ones: batch"):
+        assert name in problem.message
+
+
+@pytest.mark.parametrize("text", ["2h", "yes", "1:2:3:4"])
+def test_a_time_limit_in_another_form_is_told_the_valid_ones(problems, text):
+    (problem,) = problems(LLAMA_K8S[0], "cluster=slurm", f"cluster.time={text}")
+    assert problem.allowed == "a whole number, or a time as in 90:00, 1:30:00, 2-12 and 2-12:30:00"
+
+
+def test_what_chose_the_cluster_is_the_place_of_its_faults(problems):
+    words = ("recipes=training/tiny/tiny_lm_cpu", "cluster.contract=sagemaker", "cluster.trainer=null")
+    (where,) = (problem.where for problem in problems(*words) if problem.code == "E211")
+    assert where == "cluster.contract=sagemaker"
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "remedy"),
+    [
+        ("ml.p5.48xlarge", "leave out {}"),
+        ("ml.p4d.24xlarge", "leave out {}, and set instance_type=ml.p4d.24xlarge"),
+    ],
+)
+def test_a_selected_instance_type_is_left_out(problems, instance_type, remedy):
+    label = "node.kubernetes.io/instance-type"
+    (problem,) = problems(*LLAMA_K8S, f"cluster.node_selector={{{label}: {instance_type}}}")
+    assert problem.remedy == remedy.format(f"cluster.node_selector.{label}")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "reference"),
+    [
+        ("k8s", "{secretKeyRef: {name: …, key: …}}"),
+        ("slurm", "{env: NAME}"),
+        ("local", "{env: NAME}"),
+        ("sm_jobs", None),
+    ],
+)
+def test_remedies_name_references_that_the_cluster_resolves(problems, cluster, reference):
+    words = (
+        "recipes.run.hf_access_token=abc123",
+        "env_vars.MY_KEY=abc12345",
+        "git.repo_url_or_path=https://u:p1@h/r",
+    )
+    found = {each.code: each for each in problems(LLAMA_K8S[0], f"cluster={cluster}", *words)}
+    if reference is None:
+        assert all("Secrets Manager" in found[code].remedy for code in ("E601", "E602", "E603"))
+        assert found["E602"].allowed is None
+        return
+    assert (found["E601"].allowed, found["E602"].allowed) == (reference, reference)
+    assert found["E601"].remedy == f'"recipes.run.hf_access_token={reference}"'
+    assert found["E603"].remedy == f"git.token={reference}"

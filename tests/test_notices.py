@@ -154,6 +154,22 @@ def test_a_number_that_a_program_reads_as_another_text_is_a_notice(prepare, word
     assert found == ([text] if text else [])
 
 
+@pytest.mark.parametrize(
+    ("cluster", "word", "is_noticed"),
+    [
+        ("slurm", "++recipes.resources.cpu=4", True),
+        ("k8s", "++recipes.resources.cpu=4", False),
+        ("slurm", "++recipes.resources={memory: 64Gi}", True),
+        ("slurm", "recipes.resources=null", False),
+    ],
+)
+def test_keys_of_pods_are_noticed_where_there_are_none(prepare, cluster, word, is_noticed):
+    words = [f"cluster={cluster}" if each == "cluster=k8s" else each for each in LLAMA_K8S]
+    found = prepare(*words, word).notices
+    said = [notice.message for notice in found if notice.code == "N165"]
+    assert said == ([f"{word} changes nothing with cluster={cluster}"] if is_noticed else [])
+
+
 def test_numbers_in_the_arguments_of_a_script_are_texts_too(prepare):
     words = "[{--v: 1.10}, {--n: [1_000, '2.0', 3]}, {--v: 1.5}, {--e: 1e3}, {--s: '1.10'}]"
     script = (

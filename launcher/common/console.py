@@ -148,7 +148,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Seque
     """Print rows as aligned columns.
 
     On a terminal too narrow for a row, its last cell moves below it; on one too narrow for the other columns, all
-    cells but the first two do, each with its column's name.
+    cells but the first two do, each with its column's name; the heading has those of the first two.
     """
     first, *lines = text_table.table([head, *rows])
     columns, begin = width(), first.rindex(head[-1])
@@ -156,12 +156,15 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Seque
         say_lines([first, *lines])  # styles are for terminals
         return
     is_narrow = max(len(line[:begin].rstrip()) for line in lines) > columns
-    if not is_narrow:
+    if is_narrow:
+        say("  ".join(head[:2]), "dim")
+    else:
         say(first if len(first) <= columns else first[:begin].rstrip(), "dim")
     for line, cells, style in zip(lines, rows, styles or [""] * len(lines), strict=True):
         if is_narrow:
-            named = (f"{name} {cell}" for name, cell in zip(head[2:], cells[2:], strict=True) if cell)
-            _say_below("  ".join(cells[:2]), ", ".join(named), style)
+            bare = [cell.strip() for cell in cells]
+            named = (f"{name.strip()} {cell}" for name, cell in zip(head[2:], bare[2:], strict=True) if cell)
+            _say_below("  ".join(bare[:2]), ", ".join(named), style)
         elif len(line) <= columns or not cells[-1]:
             say(line, style)
         else:

@@ -31,7 +31,9 @@ _PLAIN_TEXT = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z][\w./-]*", re.AS
 _CONSTANTS = {"true": True, "false": False, "null": None}
 DOTTED = re.compile(r"\w+(\.\w+)+")
 
-REMEDY_SYNTAX = "key=value sets a key, ~key removes one; quote values with spaces or commas: key='\"a, b\"'"
+REMEDY_SYNTAX = (
+    "key=value sets a key, ~key removes one; quote values with spaces, commas or letters beyond ASCII: key='\"a, b\"'"
+)
 """The remedy where an override is not written as one."""
 _LONGEST = 1 << 16
 """Characters of an override. Longer values belong in a recipe's file, which takes 1 MiB."""

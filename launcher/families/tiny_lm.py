@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from launcher.common.names import ENTRYPOINT
-from launcher.model.base_model import Model, NonNegativeInt, PositiveInt
+from launcher.model.base_model import Model, NonNegativeInt, PositiveInt, Seed
 from launcher.model.checkpointing import Content
 from launcher.model.interface import Interface, agent_workers
 from launcher.model.training_args import BatchArgs, TrainingRecipe, TrainingSection
@@ -80,7 +80,7 @@ class TrainingArgs(BatchArgs):
     """Minimum duration of an optimizer step; 0 for no limit. A rehearsal uses it to keep the pace of the real job."""
     save_steps: NonNegativeInt
     """Optimizer steps between two checkpoints; 0 saves only at the end. A fault loses at most so many."""
-    seed: int
+    seed: Seed
     """Seed of weights, sample order and dropout. The same seed and batch give the same sample order at any size."""
     strategy: Literal["ddp", "fsdp2"]
     """ddp keeps all parameters on each rank; fsdp2 shards parameters, gradients and optimizer state over all ranks,

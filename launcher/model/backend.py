@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol
 
 from launcher.common.problems import Problem
 from launcher.model.capabilities import (
+    OF_PODS,
     Clusters,
     Doctor,
     Files,
@@ -87,6 +88,8 @@ class BackendDescription(Generic[OptionsT]):
     programs: ClassVar[Programs[Any]] = Programs()
     scaling: ClassVar[Scaling | None] = None
     secrets: ClassVar[Secrets] = Secrets()
+    unread: ClassVar[tuple[str, ...]] = OF_PODS
+    """Keys without an effect on this cluster, those inside them included."""
 
     @classmethod
     def rules(cls) -> tuple[str, ...]:

@@ -19,6 +19,11 @@ if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.finding import Answer
     from launcher.model.ray_job import RayJob
 
+OF_PODS = (
+    "recipes.resources",
+    *(f"recipes.ray_cluster.{part}.{key}" for part in ("head_node", "worker_nodes") for key in ("cpu", "memory")),
+)
+"""Keys of recipes that only pods have."""
 REFERENCES = {"secretKeyRef": "{secretKeyRef: {name: …, key: …}}", "env": "{env: NAME}"}
 """How each kind of reference to a secret is written."""
 OptionsT = TypeVar("OptionsT", bound="ClusterOptions")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
@@ -124,7 +125,7 @@ def _remedy(error: ErrorDetails, path: str) -> str | None:
         return question([f"{path}={meant}"])
     if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(_NUMBERS[kind], given, re.A):
         number = int(given) if kind == "int_type" else given  # with a leading 0 it would be a text again
-        return question([f"{path}={number}"])
+        return question([f"{path}={number}"]) if math.isfinite(float(number)) else None
     return None
 
 
@@ -132,7 +133,9 @@ def _message(error: ErrorDetails) -> str:
     if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return "should be a mapping"
     message = error["msg"].removeprefix("Value error, ").replace(" after validation", "")
-    return message.replace("Input should", "should").replace("List should", "should")
+    return (
+        message.replace("Input should", "should").replace("String should", "should").replace("List should", "should")
+    )
 
 
 def _allowed(error: ErrorDetails) -> str | None:

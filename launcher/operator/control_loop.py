@@ -389,7 +389,7 @@ def _describe(machine: MachineState) -> tuple[JobState, str]:
             return JobState.PENDING, "waiting for nodes"
         return JobState.SCALING, "waiting for a lost node to come back"
     if machine.phase is Phase.STOPPING and not machine.verdict:
-        return JobState.SCALING, "stopping the workers to restart them"
+        return JobState.SCALING, "stopping the workers for their next start"
     message = {
         Phase.SETTLING: "a node failed",
         Phase.STOPPING: "stopping the workers",

@@ -75,7 +75,7 @@ def corrected(
         faults_of: Returns code and key of each Problem that overrides have.
     """
 
-    remaining = _MOST
+    remaining, unknown = _MOST, {problem.path for problem in problems if problem.code == "E101"}
 
     def cost(words: Sequence[str], known: frozenset[tuple[str, str]]) -> int | None:
         """Return how many further Problems a suggestion has; None if its key does not accept the value."""
@@ -96,7 +96,8 @@ def corrected(
         shown = {name if "." in name or not parent else f"{parent}.{name}": name for name in names}
         keys = (*shown, *_synonyms(problem.path, tree_of(others) or {}))
         before, value = faults_of(others), overrides[number].partition("=")[2]
-        costs = {key: cost([*others, f"++{key}={value}"], before) for key in dict.fromkeys(keys)}
+        known = dict.fromkeys(key for key in keys if key not in unknown)  # others are in the tree, and faulty, too
+        costs = {key: cost([*others, f"++{key}={value}"], before) for key in known}
         tried = sorted((key for key, new in costs.items() if new is not None), key=lambda key: costs[key] or 0)
         kept = None if found else problem.remedy
         remedy = question([shown.get(key, key) for key in tried[:_MOST_SHOWN]]) or kept

@@ -48,6 +48,11 @@ def overrides_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iter
     unread = (text for path, text in decided.items() if path.startswith(_OF_ELASTIC) and path != _IS_ELASTIC)
     for text in dict.fromkeys(unread):
         yield notice(f"{text} changes nothing: the job is static without ++{_IS_ELASTIC}=true")
+    backend = described(composition.backend)
+    inside = (*backend.unread, *(f"{key}." for key in backend.unread))
+    given = {path: text for path, text in composition.explicit.items() if path.startswith(inside)}
+    for text in dict.fromkeys(text for path, text in given.items() if lookup(composition.tree, path) is not None):
+        yield notice(f"{text} changes nothing with cluster={backend.choice}")
 
 
 @notice_rule("N169", source="Hydra, Override grammar, Primitives")

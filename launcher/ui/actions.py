@@ -107,7 +107,7 @@ def _launch(request: Request, given: Given) -> str:
 
 
 _QUESTIONS = {
-    "scale": ("Scale", "{name} is to change its size to {nodes} nodes."),
+    "scale": ("Scale", "{name} is to change its number of nodes to {nodes}."),
     "cancel": ("Cancel the job", "{name} is to end, with all of its processes."),
     "rerun": ("Rerun as a new job", "The recipe and overrides of {name} are to be launched as a new job."),
     "relaunch": ("Launch", "{name} is to be launched; it resumes from its last checkpoint, if it has one."),

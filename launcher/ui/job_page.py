@@ -190,7 +190,7 @@ def plan(request: Request) -> Response:
     try:
         found = json.loads((row.folder / "plan.json").read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise HTTPException(404, "This job was adopted: its plan is not on this machine.") from error
+        raise HTTPException(404, "The plan of this job is not on this machine.") from error
     sizes = charts.PlanSize.every(found)
     picture = charts.plan("Samples of the busiest rank", sizes) if sizes else ""
     return page(request, "job_plan.html", row=row, plan=found, picture=picture, tab="plan")

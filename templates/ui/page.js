@@ -110,7 +110,7 @@ document.addEventListener("submit", (event) => {
   if (form.dataset.sent) { event.preventDefault(); return; }
   const said = (button && button.dataset.confirm) || form.dataset.confirm;
   if (said && !form.elements.confirmed) {
-    if (!window.confirm(said.replace("{nodes}", () => form.elements.nodes.value))) { event.preventDefault(); return; }
+    if (!window.confirm(said.replace("{nodes}", () => `${form.elements.nodes.value} node${form.elements.nodes.value === "1" ? "" : "s"}`))) { event.preventDefault(); return; }
     const answered = document.createElement("input");
     answered.type = "hidden"; answered.name = "confirmed"; answered.value = "1";
     form.append(answered);

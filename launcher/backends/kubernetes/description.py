@@ -70,6 +70,7 @@ class KubernetesDescription(BackendDescription["Settings"]):
     instances: ClassVar[Instances[Any] | None] = _Instances()
     programs: ClassVar[Programs[Any]] = _Programs()
     scaling: ClassVar[Scaling | None] = Scaling()
+    unread: ClassVar[tuple[str, ...]] = ()
     secrets: ClassVar[Secrets] = _Secrets()
 
     def load(self) -> Backend:

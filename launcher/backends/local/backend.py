@@ -171,7 +171,7 @@ class LocalBackend:
         run_dir = handle.bundle_dir / RUN_DIR
         run_dir.mkdir(exist_ok=True)
         if is_alive(run_dir):
-            remedy = "end it first, with Ctrl-C where it runs"
+            remedy = f"end it first: recipes cancel {bundle.job_name}"
             raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
         with (run_dir / OPERATOR_LOG).open("wb") as log:  # empty, so that nobody takes the state for lost
             for left in (STATE_FILE, REQUEST_FILE, STOP_FILE):

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription
-from launcher.model.capabilities import Doctor, Files, Instances, Programs, Scaling, Secrets
+from launcher.model.capabilities import OF_PODS, Doctor, Files, Instances, Programs, Scaling, Secrets
 from launcher.model.job_spec import Bundle, Trainer
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class RayDescription(BackendDescription["Settings"]):
     programs: ClassVar[Programs[Any]] = _Programs()
     scaling: ClassVar[Scaling | None] = None
     secrets: ClassVar[Secrets] = _Secrets()
+    unread: ClassVar[tuple[str, ...]] = (*OF_PODS, "container")
 
     def load(self) -> Backend:
         """Return what runs jobs on a Ray cluster."""

@@ -57,7 +57,7 @@ Folder = Annotated[str, Field(pattern=r"^[^~%\\\x00-\x1f\x7f-][^%\\\x00-\x1f\x7f
 _TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
 Time = (
     PositiveInt
-    | Annotated[str, Field(pattern=_TIME), named_form(_TIME, "minutes, or as in 90:00, 1:30:00, 2-12 and 2-12:30:00")]
+    | Annotated[str, Field(pattern=_TIME), named_form(_TIME, "a time as in 90:00, 1:30:00, 2-12 and 2-12:30:00")]
 )
 """Source: sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, ..."""
 _TYPES = "after|afterok|afterany|afternotok|aftercorr|afterburstbuffer"
