@@ -101,7 +101,7 @@ def test_a_value_that_would_change_is_refused(value, message):
     assert (found.code, found.message) == ("E001", message)
 
 
-@pytest.mark.parametrize("given", ["07", "-003"])
+@pytest.mark.parametrize("given", ["07", "+003"])
 def test_the_remedy_of_a_number_in_quotes_is_a_number(given):
     found = refused(lambda: launcher.compile(TINY, [f"{SEED}={given}"]))
     word = found.remedy.removeprefix("did you mean ").rstrip("?")

@@ -201,7 +201,7 @@ class Connection:
         *,
         kind: str = JSON,
         accept: str = JSON,
-        read_timeout_s: float = READ_TIMEOUT_S,
+        read_timeout_s: float | None = None,
     ) -> "BaseHTTPResponse":
         """Send a request once; return the unread answer."""
         from kubernetes.client import ApiException
@@ -211,7 +211,7 @@ class Connection:
         sent = [(name, str(value).lower() if isinstance(value, bool) else str(value)) for name, value in given]
         headers = {"Content-Type": kind, "Accept": accept, "User-Agent": self.api.user_agent}
         self.api.update_params_for_auth(headers, sent, ["BearerToken"])
-        timeouts = (CONNECT_TIMEOUT_S, read_timeout_s)
+        timeouts = (CONNECT_TIMEOUT_S, READ_TIMEOUT_S if read_timeout_s is None else read_timeout_s)
         try:
             # Not through call_api: it expects every refusal to have a body, but a bad certificate has none.
             answer: BaseHTTPResponse = self.api.rest_client.request(
