@@ -29,6 +29,8 @@ def compiled(pattern: str) -> re.Pattern[str]:
     """
     import re2  # a log that is not searched does not need it
 
+    if not isinstance(pattern, str):
+        raise fail("E728", "grep", "is not a text", value=pattern, allowed="a regular expression of RE2")
     options = re2.Options()
     options.log_errors = False
     try:
