@@ -87,7 +87,7 @@ class Launch(Model):
     """debug=true on the command line shows the traceback behind a Problem."""
     env_vars: dict[str, str | int | float | bool | SecretRef | None] | None
     """Environment of every worker; yours override the launcher's. null removes a variable; a secret is
-    {secretKeyRef: {name, key}} or {env: NAME}."""
+    {secretKeyRef: {name, key}} or {env: NAME}. Values arrive as they are typed: nothing expands $(NAME) in them."""
     git: Git
     """Training code that replaces the image's own."""
     training_cfg: CustomTraining | None
