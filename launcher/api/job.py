@@ -1,7 +1,6 @@
 """A submitted job as a value, which any process opens from its record."""
 
 import contextlib
-import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launcher.api import log_stream
 from launcher.api import session as sessions
 from launcher.api.job_errors import JobFailed, JobTimeout
+from launcher.api.log_stream import whole
 from launcher.api.observing import Observer
 from launcher.api.session import Session
 from launcher.api.tables import Table
@@ -26,6 +26,7 @@ from launcher.model import backend_registry
 from launcher.model.backend import Backend
 from launcher.model.capabilities import Pods
 from launcher.model.job_spec import JobEvent, JobState, JobStatus, LogLine, LogSelection
+from launcher.operator import worker_logs
 
 if TYPE_CHECKING:
     from launcher.api.reproducing import Comparison
@@ -187,6 +188,7 @@ class Job:
         stderr: bool | None = False,
         follow: bool = False,
         grep: str | None = None,
+        launch: int | None = None,
     ) -> Iterator[LogLine]:
         """Yield the output of its workers, attempt after attempt.
 
@@ -199,20 +201,21 @@ class Job:
             stderr: Standard error instead of standard output; None for both, where they are separate.
             follow: Whether to continue until the job has ended.
             grep: A regular expression of RE2 that lines of workers contain; other lines are left out.
+            launch: Number of one launch, from 0, if its logs are on this machine; None for the last.
 
         Raises:
             ProblemsFound: It has no such rank (E707) or attempt (E706), its cluster does not answer, or `grep` is not
                 a regular expression (E728).
         """
-        every = None if ranks is None else tuple(map(_whole, ranks if isinstance(ranks, Iterable) else (ranks,)))
-        if every is not None and any(type(each) is not int for each in every):
-            raise fail("E707", "ranks", "must be whole numbers", value=ranks, allowed="0, (0, 3), range(8) or None")
-        selected = None if every is None else tuple(sorted(set(every)))
+        selected = log_stream.selected(ranks)
         contains = None if grep is None else log_stream.searched(grep)
         is_one_stream = ranks is None and stderr is None
         selection = LogSelection(selected, attempt, stderr, has_headings=not (contains or is_one_stream))
         store.learn_secrets(self.folder)
-        lines = self.backend.logs(self.record.handle, selection, follow=follow)
+        if launch is not None:
+            lines = worker_logs.read_launch(self.folder, launch, selection)
+        else:
+            lines = self.backend.logs(self.record.handle, selection, follow=follow)
         if contains:
             lines = filter(contains, lines)
         return log_stream.by_time(lines) if is_one_stream and not follow else lines
@@ -227,7 +230,7 @@ class Job:
         Raises:
             ProblemsFound: It does not run (E412), or its plan has no such size (E413).
         """
-        self.backend.scale(self.record.handle, _whole(nodes), _whole(min_nodes))
+        self.backend.scale(self.record.handle, whole(nodes), whole(min_nodes))
 
     def cancel(self, observer: Observer = _SILENT) -> JobStatus:
         """End it and everything it started; return how it ended. A finished job is left unchanged.
@@ -403,13 +406,6 @@ class Job:
             again: Also if it has succeeded; without it, that is refused (E715).
         """
         return launched(self.folder, again=again, detach=detach, session=self.session)
-
-
-def _whole(value: Any) -> Any:
-    """Return a whole number, also one of NumPy, as Python's; anything else as it is."""
-    with contextlib.suppress(TypeError):
-        return value if isinstance(value, bool) else operator.index(value)
-    return value
 
 
 def attach(job: str | os.PathLike[str], *, session: Session | None = None) -> Job:

@@ -2,12 +2,13 @@
 
 import heapq
 import itertools
+import operator
 import pickle
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from typing import IO, cast
+from contextlib import ExitStack, suppress
+from typing import IO, Any, cast
 
 from launcher.common.problems import fail
 from launcher.model.job_spec import LogLine
@@ -19,6 +20,27 @@ LONGEST = 10_000
 
 _Timed = tuple[float, int, LogLine]
 """A line with its time, or that of the line before it, and its number."""
+
+
+def whole(value: Any) -> Any:
+    """Return a whole number, also one of NumPy, as Python's; anything else as it is."""
+    with suppress(TypeError):
+        return value if isinstance(value, bool) else operator.index(value)
+    return value
+
+
+def selected(ranks: int | Iterable[int] | None) -> tuple[int, ...] | None:
+    """Return ranks, or one, in ascending order; None for all.
+
+    Raises:
+        ProblemsFound: One is not a whole number (E707).
+    """
+    if ranks is None:
+        return None
+    every = tuple(map(whole, ranks if isinstance(ranks, Iterable) else (ranks,)))
+    if any(type(each) is not int for each in every):
+        raise fail("E707", "ranks", "must be whole numbers", value=ranks, allowed="0, (0, 3), range(8) or None")
+    return tuple(sorted(set(every)))
 
 
 def compiled(pattern: str) -> re.Pattern[str]:

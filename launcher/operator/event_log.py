@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 from launcher.common import redaction
@@ -56,8 +57,18 @@ def _new_events(reader: LineReader) -> list[OperatorEvent]:
 
 
 def _of_last_launch(events: list[OperatorEvent]) -> list[OperatorEvent]:
-    launches = [index for index, event in enumerate(events) if event.kind == LAUNCHED]
-    return events[launches[-1] :] if launches else events
+    return _by_launch(events)[-1] if events else []
+
+
+def launches(run_dir: Path) -> list[list[OperatorEvent]]:
+    """Return the events of each launch of a run, the first one first; none without a log."""
+    events = _new_events(LineReader(run_dir / EVENTS_FILE))
+    return [each for each in _by_launch(events) if each and each[0].kind == LAUNCHED]
+
+
+def _by_launch(events: list[OperatorEvent]) -> list[list[OperatorEvent]]:
+    begins = [index for index, event in enumerate(events) if event.kind == LAUNCHED]
+    return [events[begin:end] for begin, end in pairwise([0, *filter(None, begins), len(events)])]
 
 
 def job_events(

@@ -6,6 +6,7 @@
 Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -43,12 +44,17 @@ def node_logs(run_dir: Path, node: int) -> Path:
     return run_dir / LOG_DIR / f"node-{node}"
 
 
-def worker_log(run_dir: Path, attempt: Attempt, node: int, local_rank: int, name: str) -> Path | None:
-    """Return `stdout.log` or `stderr.log` of a worker; None while it does not exist."""
+def worker_log(
+    run_dir: Path, attempt: Attempt, node: int, local_rank: int, name: str, until_s: float = math.inf
+) -> Path | None:
+    """Return `stdout.log` or `stderr.log` of a worker; None while it does not exist.
+
+    Args:
+        until_s: When the next launch began: another launch of the same bundle has attempts of the same numbers.
+    """
     pattern = f"*/attempt_{attempt.number}/{local_rank}/{name}"
-    # An earlier launch of the same bundle may have left attempts of the same number.
     written = [(path.stat().st_mtime, path) for path in node_logs(run_dir, node).glob(pattern)]
-    found = [each for each in written if each[0] >= attempt.started - _CLOCK_GRAIN_S]
+    found = [each for each in written if attempt.started - _CLOCK_GRAIN_S <= each[0] <= until_s]
     return max(found)[1] if found else None
 
 
@@ -71,25 +77,28 @@ def follow_attempts(
     pause: Callable[[], object] | None,
     selection: LogSelection = RANK_0,
     nproc_per_node: int = 1,
+    until_s: float = math.inf,
 ) -> Iterator[LogLine]:
     """Yield the selected lines, attempt after attempt, with the events of the job in between.
 
     Args:
         attempts: Returns the attempts so far, and whether the job has ended.
         pause: Waits before the next poll; None polls once.
+        until_s: When the next launch began, for an earlier one, which is shown without events.
     """
     from launcher.operator.event_log import EventLogReader  # start-up time: compiling imports this module
 
     def no_events(_time_s: float | None) -> Iterator[LogLine]:
         return iter(())
 
-    events_until = EventLogReader(run_dir).until if selection.attempt is None else no_events
+    is_whole = selection.attempt is None and until_s == math.inf
+    events_until = EventLogReader(run_dir).until if is_whole else no_events
     tail, known = Tail(selection, events_until), list[Start]()
 
     def look() -> bool:
         nonlocal known
         found, has_ended = attempts()
-        known = [_start(run_dir, each, selection, nproc_per_node) for each in found]
+        known = [_start(run_dir, each, selection, nproc_per_node, until_s) for each in found]
         return has_ended or pause is None
 
     def new(is_last: bool) -> Iterator[LogLine]:
@@ -100,17 +109,18 @@ def follow_attempts(
     return followed(new, look, pause or (lambda: None))
 
 
-def _start(run_dir: Path, attempt: Attempt, selection: LogSelection, nproc_per_node: int) -> Start:
+def _start(run_dir: Path, attempt: Attempt, selection: LogSelection, nproc_per_node: int, until_s: float) -> Start:
     ranks = range(len(attempt.nodes) * nproc_per_node)
 
     def file(rank: int, stream: str) -> Path | None:
         place, local_rank = divmod(rank, nproc_per_node)
-        return worker_log(run_dir, attempt, attempt.nodes[place], local_rank, f"{stream}.log")
+        return worker_log(run_dir, attempt, attempt.nodes[place], local_rank, f"{stream}.log", until_s)
 
     def heading() -> str:
         from launcher import timeline  # start-up time, as above
 
-        found = next((each for each in timeline.read(run_dir).attempts if each.number == attempt.number), None)
+        every = timeline.read(run_dir).attempts if until_s == math.inf else ()
+        found = next((each for each in every if each.number == attempt.number), None)
         parts = [counted(len(attempt.nodes), "node"), counted(len(ranks), "rank")]
         if found and found.resumed_step:
             parts.append(f"resumed from step {found.resumed_step}")
@@ -130,11 +140,13 @@ def read_logs(
     follow: bool,
     attempts: Attempts | None = None,
     poll_s: float = POLL_S,
+    until_s: float = math.inf,
 ) -> Iterator[LogLine]:
     """Return the selected lines of a job that was launched; with `follow`, until it has ended.
 
     Args:
         attempts: Returns the attempts so far, and whether the job has ended; None for a job on this machine.
+        until_s: As of `follow_attempts`.
 
     Raises:
         ProblemsFound: The job was not launched here (E705), or has no such attempt (E706) or rank (E707).
@@ -154,7 +166,29 @@ def read_logs(
     if nodes:  # of a job whose workers were never started, no rank is wrong
         refuse_unknown_ranks(selection.ranks, nodes * job.nproc_per_node)
     pause = partial(time.sleep, poll_s) if follow and not ended else None
-    return follow_attempts(run_dir, attempts, pause, selection, job.nproc_per_node)
+    return follow_attempts(run_dir, attempts, pause, selection, job.nproc_per_node, until_s)
+
+
+def read_launch(bundle_dir: Path, number: int, selection: LogSelection) -> Iterator[LogLine]:
+    """Return the selected lines of one launch of a job, counted from 0.
+
+    Raises:
+        ProblemsFound: The job has no such launch, attempt (E706) or rank (E707) whose logs are on this machine.
+    """
+    from launcher.operator.event_log import launches  # start-up time, as below
+
+    every = launches(bundle_dir / RUN_DIR)
+    if type(number) is not int or not 0 <= number < len(every):
+        allowed = f"0 to {len(every) - 1}" if every else "none: no log of its launches is on this machine"
+        raise fail("E706", "--launch", "no such launch exists", value=number, allowed=allowed)
+    starts = [event for event in every[number] if event.kind == "starting"]
+    nodes = [tuple(event.fields["nodes"]) for event in starts]
+    attempts = tuple(
+        Attempt(event.fields["attempt"], of_it[0], of_it, event.time)
+        for event, of_it in zip(starts, nodes, strict=True)
+    )
+    until_s = every[number + 1][0].time if number + 1 < len(every) else math.inf
+    return read_logs(bundle_dir, selection, follow=False, attempts=lambda: (attempts, True), until_s=until_s)
 
 
 def known_attempts(run_dir: Path) -> tuple[tuple[Attempt, ...], bool]:

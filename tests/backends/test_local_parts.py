@@ -21,7 +21,7 @@ from launcher.operator.processes import LOOPBACK, port_of, reserve_port
 from launcher.operator.snapshot import Attempt, Snapshot, note_stop, publish, read_snapshot, stop_reason
 from launcher.operator.state_machine import Cause, Fault
 from launcher.operator.types import FailedWorker, failed_workers
-from launcher.operator.worker_logs import explain, follow_attempts, read_logs, tail
+from launcher.operator.worker_logs import explain, follow_attempts, read_launch, read_logs, tail
 
 ROOT = Path(__file__).parents[2]
 NODE = [sys.executable, "-m", "launcher.backends.local.node"]
@@ -422,6 +422,40 @@ def test_a_damaged_file_of_a_bundle_is_named(render, tmp_path, name, text, says)
     (tmp_path / name).unlink() if text is None else (tmp_path / name).write_text(text)
     with pytest.raises(ProblemsFound, match=rf"E703[\s\S]*is not a bundle directory: {says}\n?$"):
         read_job_request(tmp_path)
+
+
+def test_each_launch_has_its_logs_and_the_last_one_is_the_default(render, tmp_path):
+    files = render("recipes=training/tiny/tiny_lm_cpu").files
+    for each in ("plan.json", "local.json"):
+        (tmp_path / each).write_text(files[each])
+    run_dir, events = tmp_path / "run", []
+    for number, began in enumerate((1000.0, 2000.0)):
+        events.append({"time": began, "kind": "launched", "message": "", "nodes": 1, "sizes": [1]})
+        for attempt in (0, 1)[: 2 - number]:
+            start = began + 10 * attempt + 1
+            events.append({"time": start, "kind": "starting", "attempt": attempt, "nodes": [0], "size": 1})
+            log = run_dir / f"logs/node-0/job_{number}/attempt_{attempt}/0/stdout.log"
+            log.parent.mkdir(parents=True)
+            log.write_text(f"launch {number}, attempt {attempt}\n")
+            os.utime(log, (start + 5, start + 5))
+    (run_dir / "events.jsonl").write_text("".join(json.dumps(each) + "\n" for each in events))
+
+    def texts(launch, attempt=None):
+        return [line.text for line in read_launch(tmp_path, launch, LogSelection(attempt=attempt))]
+
+    assert texts(0) == ["launch 0, attempt 0", "launch 0, attempt 1"]
+    assert texts(0, 1) == ["launch 0, attempt 1"]
+    assert texts(1) == ["launch 1, attempt 0"]
+    for launch, attempt, said in (
+        (2, None, "--launch[\\s\\S]*0 to 1"),
+        (True, None, "--launch"),
+        (1, 1, "--attempt"),
+    ):
+        with pytest.raises(ProblemsFound, match=f"E706 {said}"):
+            texts(launch, attempt)
+    attempts = (Attempt(0, 0, (0,), 2001.0),)
+    publish(run_dir, Snapshot(JobState.FAILED, 0, "", 0, 1, exit_code=1, attempts=attempts))
+    assert [line.text for line in read_logs(tmp_path, LogSelection(), follow=False)] == ["launch 1, attempt 0"]
 
 
 def test_the_reason_of_a_stop_is_kept_for_the_operator(tmp_path):

@@ -84,6 +84,9 @@ def logs(
         int | None,
         typer.Option("--attempt", min=0, help="Only one start of the workers; in a pod, of its container."),
     ] = None,
+    launch: Annotated[
+        int | None, typer.Option("--launch", min=0, help="One launch of a job on this machine. Default: the last.")
+    ] = None,
     stderr: Annotated[bool, typer.Option("--stderr", help="Show standard error.")] = False,
     operator: Annotated[
         bool, typer.Option("--operator", help="On k8s: the training operator's own log about the job.")
@@ -98,20 +101,23 @@ def logs(
     if all_lines and (rank or stderr):
         raise fail("E801", "--all", "has all ranks and outputs; it cannot be combined with --rank or --stderr")
     if operator:
-        if follow or rank or all_ranks or all_lines or grep is not None or attempt is not None or stderr:
-            raise fail("E801", "--operator", "cannot be combined with ranks, attempts or --follow")
+        if follow or rank or all_ranks or all_lines or {grep, attempt, launch} != {None} or stderr:
+            raise fail("E801", "--operator", "cannot be combined with ranks, attempts, launches or --follow")
         for line in attach(job).operator_log():
             console.say(json.dumps({"kind": "operator", "rank": None, "text": line}) if as_json else line)
         return
+    if follow and launch is not None:
+        raise fail("E801", "--follow", "the last launch alone is followed: it cannot be combined with --launch")
     ranks = None if all_ranks or all_lines else set(rank or (0,))
     with_writer = ranks is None or len(ranks) > 1
     found = attach(job)
-    lines = found.logs(ranks, attempt=attempt, stderr=None if all_lines else stderr, follow=follow, grep=grep)
+    streams = None if all_lines else stderr
+    lines = found.logs(ranks, attempt=attempt, stderr=streams, follow=follow, grep=grep, launch=launch)
     with LineWriter(console.say_lines) as writer:
         for each in lines:
             shown = each.shown(with_writer=with_writer, with_attempt=all_lines)
             writer.put(_as_json(each) if as_json else shown)
-    if grep is None and (failure := terminal.failure_of(found.folder)):
+    if grep is None and launch is None and (failure := terminal.failure_of(found.folder)):
         if as_json:
             console.say(json.dumps({"kind": "failure", "rank": None, "text": str(failure)}))
         terminal.show_failure(None if as_json else failure, stderr=True)
