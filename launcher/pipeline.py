@@ -112,7 +112,7 @@ def render(job: JobSpec, context: LaunchContext) -> Bundle:
             "E610",
             f"{bundle.directory.name}/{name}",
             f"would hold the value of {where}",
-            remedy=f"name the secret in env_vars: {secrets.named('NAME')}" if secrets.sources else secrets.instead,
+            remedy=secrets.in_env_vars,
         )
         for name, text in bundle.files.items()
         for where in redaction.exposed(text)

@@ -108,8 +108,9 @@ def test_the_remedy_of_a_number_in_quotes_is_a_number(given):
     assert launcher.compile(TINY, [word]).config.training_config.training_args.seed == int(given)
 
 
-def test_the_remedy_of_a_number_of_other_digits_is_left_out():
-    assert refused(lambda: launcher.compile(TINY, [f"{SEED}='٣'"])).remedy is None
+@pytest.mark.parametrize("given", ["'٣'", "-003"])
+def test_the_remedy_of_a_number_of_other_digits_or_below_0_is_left_out(given):
+    assert refused(lambda: launcher.compile(TINY, [f"{SEED}={given}"])).remedy is None
 
 
 @pytest.mark.parametrize("prices", [{P5: 10**400}, {P5: True}, {P5: "3"}, {P5: float("nan")}, []])
@@ -173,6 +174,9 @@ def test_events_without_the_end_that_the_state_has_give_no_goodput(plan, tmp_pat
     assert (refused(lambda: job.goodput).code, refused(job.timeline).path) == ("E711", str(events))
     events.unlink()
     assert "is missing" in refused(job.timeline).message
+    launch_records.Job(run_dir).start([0])
+    publish(run_dir, Snapshot(JobState.FAILED, 0, "the operator failed", 0, 1, exit_code=1, attempts=attempts))
+    assert job.timeline().state is None  # such an operator writes no end
 
 
 def test_a_job_has_the_variables_of_its_session_when_it_is_compiled_again(tmp_path):

@@ -151,12 +151,19 @@ def test_a_secret_variable_that_is_set_after_the_first_compilation_is_known(tmp_
 
 
 def test_values_of_variables_that_a_recipe_refers_to_are_masked(tmp_path):
-    session = Session(tmp_path, environment={"HUB": "Hub-Val7719qq", "PLACE": "eu-west-1b"})
-    refers = {"recipes.run.hf_access_token": {"env": "HUB"}, "env_vars.ZONE": {"env": "PLACE"}}
-    launcher.compile(SHORT, refers, cluster="slurm", session=session, strict=False)
-    assert redaction.masked("a Hub-Val7719qq in eu-west-1b") == "a … in …"
-    assert refused(session, "Hub-Val7719qq")
-    assert not refused(session, "eu-west-1b"), "under a name that is no secret's, a value may be one of the job, too"
+    values = {
+        "HUB": "Hub-Val7719qq",
+        "PLACE": "eu-west-1b",
+        "OTHER": "aB3xY9kQ2mZ7pL4wN8tR1s",
+        "KEY_OF": "Val-8820-zz",
+    }
+    session = Session(tmp_path, environment=values)
+    named = {"recipes.run.hf_access_token": {"env": "HUB"}, "env_vars.MY_KEY.env": "KEY_OF"}
+    others = {"env_vars.ZONE": {"env": "PLACE"}, "env_vars.X": {"env": "OTHER"}}
+    launcher.compile(SHORT, named | others, cluster="slurm", session=session, strict=False)
+    for name, is_secret in (("HUB", True), ("KEY_OF", True), ("OTHER", True), ("PLACE", False)):
+        assert (values[name] not in redaction.masked(f"a {values[name]} b")) is is_secret, name
+        assert refused(session, values[name]) is is_secret, "what another name refers to may be a plain value"
 
 
 def test_a_secret_of_one_session_refuses_no_file_of_another(tmp_path):

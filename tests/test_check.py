@@ -484,7 +484,7 @@ def test_all_faulty_options_of_sbatch_are_named(problems):
 
 
 @pytest.mark.parametrize("text", ["2h", "yes", "1:2:3:4"])
-def test_a_time_limit_in_another_form_is_told_the_valid_ones(problems, text):
+def test_the_fault_of_a_time_limit_names_the_valid_forms(problems, text):
     (problem,) = problems(LLAMA_K8S[0], "cluster=slurm", f"cluster.time={text}")
     assert problem.allowed == "a whole number, or a time as in 90:00, 1:30:00, 2-12 and 2-12:30:00"
 
@@ -530,4 +530,4 @@ def test_remedies_name_references_that_the_cluster_resolves(problems, cluster, r
         return
     assert (found["E601"].allowed, found["E602"].allowed) == (reference, reference)
     assert found["E601"].remedy == f'"recipes.run.hf_access_token={reference}"'
-    assert found["E603"].remedy == f"git.token={reference}"
+    assert found["E603"].remedy == f'"git.token={reference}"'

@@ -189,12 +189,15 @@ def test_governance_takes_a_described_type():
     assert "nvidia.com/gpu: '32'" in "".join(files.values()).replace('"', "'")
 
 
-def test_a_type_that_nobody_chose_is_replaced_not_allowed(problems):
+def test_the_default_type_is_replaced_not_allowed(problems):
     words = ("recipes.instance_types=[p4d.24xlarge]",)
     (problem,) = problems(*LLAMA_K8S, *words)
     assert (problem.code, problem.remedy) == ("E231", "instance_type=ml.p4d.24xlarge")
     (problem,) = problems(*LLAMA_K8S, *words, "instance_type=p5.48xlarge")
     assert problem.remedy == '"recipes.instance_types=[ml.p5.48xlarge]" if you know that it fits'
+    (problem,) = problems(*LLAMA_K8S, "recipes.instance_types=[c5.4xlarge,p4d.24xlarge]")
+    assert problem.remedy == "instance_type=ml.p4d.24xlarge"  # the other one has no GPUs
+    assert problems(*LLAMA_K8S, "recipes.instance_types=[c5.4xlarge]")[0].remedy is None
 
 
 def test_a_program_for_gpus_is_refused_where_there_are_none(problems):

@@ -1,5 +1,6 @@
 """The record of a submitted job, and the commands that start from it, with a cluster that does as it is told."""
 
+import contextlib
 import errno
 import json
 import os
@@ -9,22 +10,26 @@ import threading
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import frozen_context
 from launch_records import Job
 
 from launcher import pipeline
+from launcher.api import launching
 from launcher.backends.kubernetes.description import KubernetesDescription
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.sagemaker.backend import SageMakerBackend
 from launcher.bundle import store as bundles
 from launcher.cli import launch
 from launcher.cli import main as cli
+from launcher.common import redaction
 from launcher.common.interrupts import Interrupted
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.job_store import listing, registry, tracking
+from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.backend import RANK_0
 from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogLine, LogSelection
@@ -730,3 +735,27 @@ def test_an_end_that_an_earlier_version_recorded_as_gone_is_read_as_none(bundle,
     gone = {**asdict(DELETED), "state": "gone", "faulty_nodes": []}
     place.write_text(json.dumps({**json.loads(place.read_text()), "ended": gone}))
     assert registry.read(bundle.directory) == record
+
+
+@pytest.mark.parametrize(
+    ("code", "is_again", "passes"), [("E414", True, True), ("E414", False, False), ("E341", True, False)]
+)
+def test_only_a_state_that_cannot_be_read_is_replaced_by_another_launch(monkeypatch, code, is_again, passes):
+    def finished(*_):
+        raise fail(code, "state.json", "is damaged")
+
+    monkeypatch.setattr(launching.registry, "finished", finished)
+    with contextlib.nullcontext() if passes else pytest.raises(ProblemsFound, match=code):
+        launching._settle_finished(SimpleNamespace(directory=None), None, is_again=is_again)
+
+
+def test_what_a_session_masks_leaves_the_names_of_a_job_record(tmp_path):
+    handle = JobHandle("k8s", "my-team-run1-u84op", tmp_path, context="arn:aws:eks:us-west-2:1:cluster/a")
+    (tmp_path / "job.json").write_text("{}")
+    job = JobRecord(
+        handle, "d", "2026-01-01T00:00:00+00:00", "ada", ended=JobStatus(JobState.FAILED, 0, "my-team-run1 failed")
+    )
+    redaction.learn({"password": "my-team-run1"})
+    registry.write(tmp_path, job)
+    assert registry.read(tmp_path).handle == handle
+    assert "my-team" not in json.loads((tmp_path / "job.json").read_text())["ended"]["message"]

@@ -333,7 +333,7 @@ def test_texts_arrive_in_the_container_as_they_were_typed(job):
 
 
 def test_the_token_of_a_repository_is_expanded(job):
-    words = ("git.repo_url_or_path=https://host/r", "git.token={secretKeyRef: {name: a, key: b}}")
+    words = ("git.repo_url_or_path='https://host/r$$x$(RANK)'", "git.token={secretKeyRef: {name: a, key: b}}")
     container = only(templates(job(*words))[0]["spec"]["containers"])
     variables = {each["name"]: each.get("value", "secret") for each in container["env"]}
-    assert arrives(variables["GIT_REPO_URL"], variables) == "https://oauth2:secret@host/r"
+    assert arrives(variables["GIT_REPO_URL"], variables) == "https://oauth2:secret@host/r$$x$(RANK)"

@@ -305,3 +305,13 @@ def test_a_timeline_is_shown_in_the_width_of_the_terminal_with_its_picture(tmp_p
     shown = [f"\x1b[1m{head}\x1b[0m", *rows]
     ends = ["no picture: it needs matplotlib (pip install '.[local]')"], ["picture run/timeline.svg"]
     assert rows and out.getvalue().splitlines() == [*shown, *ends[0], *shown, *ends[1]]
+
+
+def test_a_table_on_a_narrow_terminal_names_every_column(monkeypatch, capsys):
+    monkeypatch.setattr(console, "width", lambda: 20)
+    console.show_table(
+        ["nodes", "ranks", "samples per rank", "USD"],
+        [[" 1", "  8", "16 on 1", "   5.04"], ["16", "128", "", "80.64"]],
+    )
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown == "nodes ranks 1 8 samples per rank 16 on 1, USD 5.04 16 128 USD 80.64"

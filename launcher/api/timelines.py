@@ -7,6 +7,7 @@ from launcher.bundle import store
 from launcher.common import os_errors
 from launcher.common.names import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, TIMELINE
 from launcher.common.problems import fail
+from launcher.model.job_spec import JobState
 from launcher.operator.snapshot import STATE_FILE, read_snapshot
 from launcher.timeline import NO_PICTURE, Attempt, Event, Timeline, Transition, report_files, text
 
@@ -32,12 +33,19 @@ def read(run_dir: Path, records: timeline.LaunchReader | None = None) -> Timelin
     """Return the timeline of the last launch in a run folder.
 
     Raises:
-        ProblemsFound: The events of a job that has ended lack its end (E711): times and goodput would be wrong.
+        ProblemsFound: The events of a job that has ended are cut (E711): times and goodput would be wrong. Where the
+            operator itself failed, they have no end either.
     """
     found = timeline.read(run_dir, records)
     if found.state is None and not found.is_running:
         snapshot, events = read_snapshot(run_dir), run_dir / EVENTS_FILE
-        if snapshot and snapshot.state.is_final and snapshot.attempts:
+        is_cut = not events.exists() or not events.read_bytes().endswith(b"\n")
+        if (
+            snapshot
+            and snapshot.attempts
+            and (is_cut or snapshot.state is not JobState.FAILED)
+            and snapshot.state.is_final
+        ):
             what = "is damaged: it lacks" if events.exists() else "is missing, and with it"
             raise fail("E711", str(events), f"{what} the end of the job, which {STATE_FILE} has")
     return found

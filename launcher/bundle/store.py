@@ -256,7 +256,9 @@ def read(directory: Path) -> tuple[Bundle, str]:
         place = MANIFEST
         if any(os.path.isabs(path) or ".." in Path(path).parts for path in hashes):
             raise ValueError("it names files outside of its folder")
-        files = {path: (directory / path).read_text(encoding="utf-8") for path in hashes}
+        files = dict[str, str]()
+        for place in hashes:
+            files[place] = (directory / place).read_text(encoding="utf-8")
         if run_id:  # the digest is of the bundle as it was rendered
             files = {path: text.replace(run_id, RUN_ID_AT_LAUNCH) for path, text in files.items()}
         place = "plan.json"
@@ -279,7 +281,7 @@ def read(directory: Path) -> tuple[Bundle, str]:
 
 def learn_secrets(directory: Path) -> None:
     """Let this process mask the secrets that the job of a bundle gets from its environment."""
-    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):  # whoever needs the file reports it
+    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):  # reading the bundle reports it
         redaction.learn(composed((directory / "recipe.yaml").read_text(encoding="utf-8")))
 
 

@@ -1,7 +1,8 @@
 """Removes secrets from everything that is printed, logged or recorded.
 
-Known secrets are the values of environment variables with a secret's name, and every value given under a secret's
-name in a file or an override. Tokens and credentials that are recognizable by their form are removed as well.
+Known secrets are the values of environment variables with a secret's name, and of those that a recipe refers to as
+secrets, if this process has them, and every value given under a secret's name in a file or an override. Tokens and
+credentials that are recognizable by their form are removed as well.
 
 Values that are too short or too common are not searched for: `X_KEY=1` must not hide every 1. See `is_distinctive`.
 """
@@ -15,7 +16,7 @@ import re
 import shlex
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TextIO
@@ -24,7 +25,7 @@ from urllib.parse import quote, quote_plus
 from launcher.common import secret_forms, variables
 from launcher.common.process import OUTPUT
 from launcher.common.secret_forms import is_clear, is_reference, is_written
-from launcher.common.secret_names import names_secret
+from launcher.common.secret_names import is_secret, names_secret
 
 _LEAST_LENGTH, _LEAST_LETTERS, _LEAST_DISTINCT = 8, 12, 5
 """Minimum characters of a searched value, of one of letters alone (maybe a word), and of distinct characters."""
@@ -45,19 +46,16 @@ class _Known:
 
     Args:
         variables: Name and value of environment variables.
-        given: Values given under a secret's name, to the path they were given at.
-        referenced: Values of variables that a configuration refers to under other names.
+        given: Values given or referred to under a secret's name, and random ones that are referred to, to their path.
     """
 
     variables: tuple[tuple[str, str], ...] = ()
     given: Mapping[str, str] = field(default_factory=dict)
-    referenced: frozenset[str] = frozenset()
 
     @property
     def distinctive(self) -> set[str]:
         """The values that are searched for anywhere."""
-        named = {value for _, value in self.variables}
-        return named | set(filter(is_distinctive, self.given)) | self.referenced
+        return {value for _, value in self.variables} | set(filter(is_distinctive, self.given))
 
 
 class Secrets:
@@ -67,12 +65,11 @@ class Secrets:
         self._lock = threading.Lock()
         self.known = _Known()
 
-    def learn(self, given: Mapping[str, str], referenced: Set[str] = frozenset()) -> None:
-        """Remember values, to the path they were given at, of which the first is kept, and those of references."""
-        if any(value not in self.known.given for value in given) or referenced - self.known.referenced:
+    def learn(self, given: Mapping[str, str]) -> None:
+        """Remember values, to the path they were given at; the first path is kept."""
+        if any(value not in self.known.given for value in given):
             with self._lock:
-                known = self.known
-                self.known = _Known(known.variables, {**given, **known.given}, known.referenced | referenced)
+                self.known = _Known(self.known.variables, {**given, **self.known.given})
 
     def read(self, variables: Mapping[str, str], *, keep: bool) -> None:
         """Read environment variables; with `keep`, earlier values stay known, too."""
@@ -80,7 +77,7 @@ class Secrets:
         with self._lock:
             read = tuple(dict.fromkeys((*(self.known.variables if keep else ()), *found)))
             if read != self.known.variables:
-                self.known = _Known(read, self.known.given, self.known.referenced)
+                self.known = _Known(read, self.known.given)
 
 
 _process = Secrets()
@@ -104,24 +101,21 @@ def session(secrets: Secrets) -> Iterator[None]:
 
 def learn(tree: Any, path: str = "") -> None:
     """Remember the secrets in a configuration, and those it refers to, before it is used, refused or printed."""
-    found = {value: where for where, value in reversed([*secrets_of(tree, path)])}
-    named, others = dict[str, str](), set[str]()
-    for where, value in _referenced(tree, path):
-        if any(map(names_secret, where.split("."))):
-            named[value] = where
-        else:
-            others.add(value)
-    if found or named or others:
+    if found := {value: where for where, value in reversed([*secrets_of(tree, path), *_referenced(tree, path)])}:
         for each in {_process, _session.get()}:
-            each.learn(found | named, others)
+            each.learn(found)
 
 
 def _referenced(tree: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield path and value of every variable of the environment that a configuration refers to."""
+    """Yield path and value of every variable of the environment that a configuration refers to as a secret.
+
+    A reference under another name, as `env_vars.AWS_REGION`, may have a value that many texts have: only one that
+    looks random is a secret.
+    """
     if isinstance(tree, Mapping):
         if is_reference(tree):
             value = variables.current().get(tree.get("env", ""))
-            if value is not None and is_distinctive(value):
+            if value is not None and (is_secret(path) or _looks_random(path, value)):
                 yield path, value
         else:
             for key, value in tree.items():
@@ -129,6 +123,12 @@ def _referenced(tree: Any, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(tree, list | tuple):
         for value in tree:
             yield from _referenced(value, path)
+
+
+def _looks_random(path: str, value: str) -> bool:
+    from launcher.common.random_values import is_plain_name, random_parts  # start-up time: few recipes refer to any
+
+    return not is_plain_name(path) and any(True for _ in random_parts(value))
 
 
 def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:

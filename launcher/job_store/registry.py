@@ -427,14 +427,14 @@ def write(folder: Path, job: JobRecord) -> None:
         "submitted": job.submitted,
         "user": job.user,
         "cancelled_by": job.cancelled_by,
-        "ended": asdict(job.ended) if job.ended else None,
+        "ended": redaction.masked_tree(asdict(job.ended)) if job.ended else None,
         "is_closed": job.is_closed,
         "is_submitted": job.is_submitted,
         "requested": job.requested,
         "notified": job.notified,
-        "failure": to_data(job.failure),
-    }
-    write_text(folder / JOB_FILE, json.dumps(redaction.masked_tree(fields), indent=2) + "\n")
+        "failure": redaction.masked_tree(to_data(job.failure)),
+    }  # its other fields are names, by which the job is found again
+    write_text(folder / JOB_FILE, json.dumps(fields, indent=2) + "\n")
 
 
 def _update(job: JobRecord, **fields: Any) -> None:

@@ -107,7 +107,7 @@ DeviceCount = Annotated[int, Field(ge=1, le=1024)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=INT64)]
 
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
-"""Seed of every generator of a program. Source: NumPy, numpy.random.seed, which has the fewest."""
+"""Seed of every generator of a program. Source: NumPy, numpy.random.seed, which has the narrowest range."""
 
 Positive32 = Annotated[int, Field(ge=1, le=INT32)]
 NonNegative32 = Annotated[int, Field(ge=0, le=INT32)]

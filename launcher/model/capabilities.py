@@ -19,9 +19,10 @@ if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
     from launcher.model.finding import Answer
     from launcher.model.ray_job import RayJob
 
+_OF_POD = ("cpu", "memory", "cpuLimit", "memoryLimit")
 OF_PODS = (
     "recipes.resources",
-    *(f"recipes.ray_cluster.{part}.{key}" for part in ("head_node", "worker_nodes") for key in ("cpu", "memory")),
+    *(f"recipes.ray_cluster.{part}.{key}" for part in ("head_node", "worker_nodes") for key in _OF_POD),
 )
 """Keys of recipes that only pods have."""
 REFERENCES = {"secretKeyRef": "{secretKeyRef: {name: …, key: …}}", "env": "{env: NAME}"}
@@ -150,9 +151,14 @@ class Secrets:
         """How a job's recipe names a secret; None if the job can resolve no reference."""
         return " or ".join(REFERENCES[source] for source in self.sources) or None
 
-    def named(self, key: str) -> str:
-        """Return the remedy for a secret in clear text: `key` with a reference as its value, or what replaces it."""
-        return f"{key}={REFERENCES[self.sources[0]]}" if self.sources else self.instead
+    def remedy(self, key: str) -> str:
+        """Return the remedy for a secret at a key: a reference as its value, or what replaces one."""
+        return f'"{key}={REFERENCES[self.sources[0]]}"' if self.sources else f"{key}=null, and {self.instead}"
+
+    @property
+    def in_env_vars(self) -> str:
+        """The remedy for a secret anywhere else."""
+        return f"name it in env_vars: NAME={REFERENCES[self.sources[0]]}" if self.sources else self.instead
 
     def values(self, checked: "CheckedRecipe") -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield path and content of each mapping of the `cluster` section whose values are checked."""

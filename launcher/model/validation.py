@@ -35,7 +35,7 @@ _ALLOWED = {
 _BOOLEANS = {"yes": "true", "y": "true", "on": "true", "true": "true", "1": "true"}
 _BOOLEANS |= {"no": "false", "n": "false", "off": "false", "false": "false", "0": "false"}
 """Words for a boolean in other places. Source: YAML 1.1, Boolean Language-Independent Type; environment variables."""
-_NUMBERS = {"int_type": r"[-+]?\d{1,18}", "float_type": r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?"}
+_NUMBERS = {"int_type": r"\+?\d{1,18}", "float_type": r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?"}
 
 
 def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, tuple[Problem, ...]]:

@@ -29,7 +29,7 @@ class EventWriter:
 
     def add(self, kind: str, message: str = "", fields: Mapping[str, object] | None = None) -> None:
         """Append one event with the current time."""
-        event = redaction.masked_tree({"time": time.time(), "kind": kind, "message": message, **(fields or {})})
+        event = {"time": time.time(), "kind": kind, **redaction.masked_tree({"message": message, **(fields or {})})}
         self._write(json.dumps(event) + "\n")
 
     def _write(self, text: str) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def read_snapshot(run_dir: Path) -> Snapshot | None:
     except OSError as error:
         raise fail("E414", str(path), f"cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        remedy = f"recipes launch {run_dir.parent.name} --again runs the job again"
+        remedy = f"recipes launch {shlex.quote(str(run_dir.parent))} --again runs the job again"
         raise fail("E414", str(path), "is damaged: the state of its job cannot be read", remedy=remedy) from error
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.collection import GROUPS
 from launcher.model import family_registry, instances
@@ -9,6 +10,7 @@ from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, sized_recipes, static_recipe, type_recipe, typed_scales
 from launcher.model.composition import Composition
 from launcher.model.config_tree import AUTO, related, scale_trees, too_many_sizes
+from launcher.model.environment import secret_references
 from launcher.model.launch import Launch
 from launcher.model.passed_keys import passed_problems
 from launcher.model.recipe import RecipeBase
@@ -32,6 +34,8 @@ def check(composition: Composition) -> CheckedRecipe:
     if problems or checked is None:
         located = with_origin(composition, problems)
         raise ProblemsFound(located)
+    for _, path, reference in secret_references(composition.tree):
+        redaction.learn(reference, path)  # its parts may have been set one by one
     return checked
 
 
@@ -72,8 +76,7 @@ def _with_references(problem: Problem, backend: str) -> Problem:
     if problem.code != "E601" or problem.remedy:
         return problem
     secrets = described(backend).secrets
-    remedy = f'"{secrets.named(problem.path)}"' if secrets.sources else f"{problem.path}=null, and {secrets.instead}"
-    return replace(problem, allowed=secrets.references, remedy=remedy)
+    return replace(problem, allowed=secrets.references, remedy=secrets.remedy(problem.path))
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.common.problems import Notice, Problem
 from launcher.common.suggestions import did_you_mean
@@ -55,7 +55,8 @@ def instance_is_listed(checked: CheckedRecipe, problem: MakeProblem) -> Iterator
     if checked.instance and allowed and checked.instance.name not in allowed:
         remedy = None if lack else f'"recipes.instance_types=[{checked.instance.name}]" if you know that it fits'
         if not checked.is_explicit("instance_type"):
-            remedy = f"instance_type={allowed[0]}"
+            fitting = _fitting(checked, allowed)
+            remedy = f"instance_type={fitting[0]}" if fitting else None
         yield problem(
             "instance_type",
             "is not among the recipe's instance_types" + (f", and {lack}" if lack else ""),
@@ -70,10 +71,7 @@ def program_finds_its_accelerators(checked: CheckedRecipe, problem: MakeProblem)
     """A program for GPUs fails on an instance without any, after waiting for the instance and paying for it."""
     allowed, lack = _allowed(checked), _lack(checked)
     if checked.instance and lack and (not allowed or checked.instance.name in allowed):
-        kind = _accelerator(checked)
-        needed = instances.RESOURCES[kind] if kind else None
-        found = [(name, checked.instance_of(name)) for name in allowed]
-        fitting = [name for name, instance in found if (instance and instance.accelerator_resource) == needed]
+        fitting = _fitting(checked, allowed)
         yield problem(
             "instance_type",
             f"{lack}, which {checked.recipe.run.model_type} trains on",
@@ -126,6 +124,17 @@ def devices_exist(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Prob
             allowed=f"1 to {checked.instance.processes}",
             remedy=f"recipes.trainer.devices={checked.instance.processes}",
         )
+
+
+def _fitting(checked: CheckedRecipe, names: Sequence[str]) -> list[str]:
+    """Return the instance types that have the accelerators which the recipe's program needs, if it needs any."""
+    kind = _accelerator(checked)
+    found = [(name, checked.instance_of(name)) for name in names]
+    return [
+        name
+        for name, instance in found
+        if kind is None or (instance and instance.accelerator_resource == instances.RESOURCES[kind])
+    ]
 
 
 def _lack(checked: CheckedRecipe) -> str:

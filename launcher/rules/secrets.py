@@ -61,7 +61,7 @@ def urls_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     names = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
     for path, url, remedy in (
         (_TRACKING, mlflow and mlflow.tracking_uri, f"set {names} in the environment, and env_vars for the job"),
-        (_REPOSITORY, git.repo_url_or_path, described(checked.backend).secrets.named("git.token")),
+        (_REPOSITORY, git.repo_url_or_path, described(checked.backend).secrets.remedy("git.token")),
     ):
         if url and holds_credentials(url):
             where = (checked.composition.origin(path) or "").partition("=")[0]
@@ -115,14 +115,14 @@ def _secrets_of_list(items: list[Any], path: str) -> Iterator[str]:
 def words_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Arguments, commands and labels are written unchanged; use_wandb does not accept an API key."""
     secrets = described(checked.backend).secrets
-    remedy = f"{_named(checked)}, and read $NAME" if secrets.sources else secrets.instead
+    remedy = secrets.in_env_vars + (", and read $NAME" if secrets.sources else "")
     for path in dict.fromkeys((*_argument_secrets(checked), *_command_secrets(checked), *_labelled_secrets(checked))):
         yield problem(path, "looks like a secret in clear text", remedy=remedy, where=path)
     for path, value in leaves(checked.composition.tree["recipes"]):
         if path.rpartition(".")[2] == "use_wandb" and isinstance(value, str) and is_written(value):
             path = f"recipes.{path}"
             message = "a text here may be an API key, which would be written into the bundle"
-            remedy = f"{path}=null, and {secrets.named('env_vars.WANDB_API_KEY')}"
+            remedy = f"{path}=null, and {secrets.remedy('env_vars.WANDB_API_KEY')}"
             yield problem(path, message, remedy=remedy, where=path)
 
 
@@ -161,18 +161,13 @@ def values_hold_no_token(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
         if isinstance(value, str | list) and value and not is_secret(path)
     ]
     others = (*_CHECKED_FOR_URLS, *described(checked.backend).secrets.url_keys)
-    remedy = _named(checked)
+    remedy = described(checked.backend).secrets.in_env_vars
     has_tokens = holds_token("\n".join(text for _, text in texts))  # one search instead of hundreds
     for path, text in texts:
         if has_tokens and holds_token(text):
             yield problem(path, "holds an access token or a key in clear text", remedy=remedy, where=path)
         elif "@" in text and not path.startswith(others) and holds_user_info(text):
             yield problem(path, "holds a URL with credentials", remedy=remedy, where=path)
-
-
-def _named(checked: CheckedRecipe) -> str:
-    secrets = described(checked.backend).secrets
-    return f"name it in env_vars: {secrets.named('NAME')}" if secrets.sources else secrets.instead
 
 
 @notice_rule("N195", source=_DECISION)

@@ -49,9 +49,9 @@ def overrides_without_effect(planned: PlannedRecipe, notice: MakeNotice) -> Iter
     for text in dict.fromkeys(unread):
         yield notice(f"{text} changes nothing: the job is static without ++{_IS_ELASTIC}=true")
     backend = described(composition.backend)
-    inside = (*backend.unread, *(f"{key}." for key in backend.unread))
-    given = {path: text for path, text in composition.explicit.items() if path.startswith(inside)}
-    for text in dict.fromkeys(text for path, text in given.items() if lookup(composition.tree, path) is not None):
+    inside = tuple(f"{key}." for key in backend.unread)
+    given = ((path, text) for path, text in composition.explicit.items() if f"{path}.".startswith(inside))
+    for text in dict.fromkeys(text for path, text in given if lookup(composition.tree, path) is not None):
         yield notice(f"{text} changes nothing with cluster={backend.choice}")
 
 

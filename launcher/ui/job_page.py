@@ -122,6 +122,8 @@ class JobView:
         """Note what keeps the block from reading a file, whatever is damaged in it: the other parts are shown."""
         try:
             yield
+        except ProblemsFound as error:
+            faults += error.problems
         except Exception as error:
             said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
             faults.append(Problem("E711", f"{self._name}/{file}", f"cannot be read: {said}"))

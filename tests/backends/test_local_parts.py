@@ -12,7 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 from engines.log_texts import shown
+from pydantic import TypeAdapter
 
+from launcher.backends.local.fleet import LocalFleet, NodeAddress
 from launcher.common.job_lock import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
@@ -456,6 +458,15 @@ def test_each_launch_has_its_logs_and_the_last_one_is_the_default(render, tmp_pa
     attempts = (Attempt(0, 0, (0,), 2001.0),)
     publish(run_dir, Snapshot(JobState.FAILED, 0, "", 0, 1, exit_code=1, attempts=attempts))
     assert [line.text for line in read_logs(tmp_path, LogSelection(), follow=False)] == ["launch 1, attempt 0"]
+
+
+def test_the_next_operator_knows_what_each_agent_was_started_with(tmp_path):
+    kept = TypeAdapter(NodeAddress)
+    address = NodeAddress(4, os.getpid(), 8080, {"rank": 1, "nnodes": 2, "faultCount": 3})
+    with (tmp_path / "lock").open("wb") as lock_file:
+        fleet = LocalFleet(tmp_path, tmp_path, lock_file)
+        fleet.adopt([kept.validate_json(kept.dump_json(address))], None)
+        assert fleet.addresses() == (address,)
 
 
 def test_the_reason_of_a_stop_is_kept_for_the_operator(tmp_path):

@@ -405,6 +405,7 @@ def test_hyperparameters_are_plain_text_for_a_program_without_the_toolkit(words,
             ("container=docker.io/org/image:1",), [("N185", "is not an image of Amazon ECR")], id="registry"
         ),
         pytest.param(("container=123456789012.dkr-ecr.us-west-2.on.aws/me:1",), [], id="registry of two stacks"),
+        pytest.param(("container=123456789012.dkr.ecr-fips.us-east-1.amazonaws.com/me:1",), [], id="FIPS registry"),
         pytest.param(
             ("container=registry.example/image", f"{J}.image_access.mode=Vpc", VPC), [], id="private registry"
         ),

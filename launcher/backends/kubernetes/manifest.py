@@ -338,8 +338,10 @@ def env(job: JobSpec, role: Role) -> list[dict[str, Any]]:
             plain["FI_PROVIDER"] = "efa"
     if job.elastic and job.elastic.use_graceful_shutdown:
         plain["HYPERPOD_SIGNAL_COORDINATION"] = "distributed"
-    plain |= plain_variables(job.config)
-    texts = {name: text if name == GIT_URL else _literal(text) for name, text in plain.items()}
+    texts = {name: _literal(text) for name, text in plain.items()}
+    if GIT_URL in texts:
+        texts[GIT_URL] = texts[GIT_URL].replace("$$(GIT_TOKEN)", "$(GIT_TOKEN)", 1)
+    texts |= {name: _literal(text) for name, text in plain_variables(job.config).items()}
     return [_env_entry(name, value) for name, value in (secret_variables(job.config) | texts).items()]
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import math
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -171,9 +172,9 @@ class LocalBackend:
         run_dir = handle.bundle_dir / RUN_DIR
         run_dir.mkdir(exist_ok=True)
         if is_alive(run_dir):
-            remedy = f"end it first: recipes cancel {bundle.job_name}"
+            remedy = f"end it first: recipes cancel {shlex.quote(str(handle.bundle_dir))}"
             raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
-        with (run_dir / OPERATOR_LOG).open("wb") as log:  # empty, so that nobody takes the state for lost
+        with (run_dir / OPERATOR_LOG).open("wb") as log:  # while it is empty, the state is not lost
             for left in (STATE_FILE, REQUEST_FILE, STOP_FILE):
                 (run_dir / left).unlink(missing_ok=True)
             operator = subprocess.Popen(
@@ -279,8 +280,13 @@ class LocalBackend:
             ProblemsFound: It did not end even when it was killed (E415).
         """
         run_dir = handle.bundle_dir / RUN_DIR
-        snapshot = read_snapshot(run_dir)
-        if snapshot is None or not is_alive(run_dir):
+        if not is_alive(run_dir):
+            return
+        snapshot = None
+        with contextlib.suppress(ProblemsFound):  # a job whose state is damaged can be ended, too
+            snapshot = read_snapshot(run_dir)
+        pid = snapshot.pid if snapshot else int(handle.native_id or 0)
+        if not pid:
             return
         patience_s = (read_job_request(handle.bundle_dir).policy.graceful_timeout_s or 0) + STOP_MARGIN_S
         rungs = (
@@ -290,12 +296,12 @@ class LocalBackend:
         )
         for signum, wait_s in rungs:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(snapshot.pid, signum)
+                os.kill(pid, signum)
             if following.until(lambda: not is_alive(run_dir), wait_s, POLL_S / 4):
                 if operator := self._operators.get(handle.bundle_dir):
                     operator.wait()
                 return
-        message = f"does not end: its operator, process {snapshot.pid}, or a node of it still runs"
+        message = f"does not end: its operator, process {pid}, or a node of it still runs"
         raise fail("E415", "job", message, value=handle.job_name)
 
     def clear(self, handle: JobHandle) -> None:
@@ -335,10 +341,10 @@ def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
 
 
 def _refuse_lost_state(run_dir: Path) -> None:
-    """Raise the Problem that the state is missing which an operator has published (E414), if one has run."""
+    """Raise a Problem (E414) if an operator has run: its state file is missing."""
     with contextlib.suppress(OSError):
         if (run_dir / OPERATOR_LOG).stat().st_size:
-            remedy = f"recipes launch {run_dir.parent.name} --again runs the job again"
+            remedy = f"recipes launch {shlex.quote(str(run_dir.parent))} --again runs the job again"
             path, message = str(run_dir / STATE_FILE), "is missing: the state of its job is unknown"
             raise fail("E414", path, message, remedy=remedy)
 

@@ -17,7 +17,7 @@ FILE = "file:///"
 """Prefix of the URI of a folder of this machine, which only cluster=sm_local accepts."""
 
 ECR_IMAGE = re.compile(
-    r"(?P<account>\d{12})\.dkr[.-]ecr\.(?P<region>[a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.aws)"
+    r"(?P<account>\d{12})\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:amazonaws\.(?:com(?:\.cn)?|eu)|on\.aws)"
     r"/(?P<name>[^:@]+)(?::(?P<tag>[^@]+))?(?:@(?P<digest>.+))?"
 )
 """An image in Amazon ECR. Source: Amazon ECR, Endpoints and quotas."""

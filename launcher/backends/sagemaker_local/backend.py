@@ -4,6 +4,7 @@ import importlib.util
 import itertools
 import json
 import math
+import shlex
 import shutil
 import subprocess
 import sys
@@ -103,7 +104,7 @@ class ContractBackend(SageMakerBackend):
         description = run_dir / record.DESCRIPTION_FILE
         run_dir.mkdir(exist_ok=True)
         if is_alive(run_dir):
-            remedy = "stop it first, with Ctrl-C in its terminal"
+            remedy = f"end it first: recipes cancel {shlex.quote(str(folder))}"
             raise fail("E405", "cluster", "this bundle's job is already running", remedy=remedy)
         description.unlink(missing_ok=True)
         shutil.rmtree(run_dir / record.LOG_DIR, ignore_errors=True)
