@@ -313,8 +313,8 @@ def test_the_cause_is_shown_wherever_the_end_is_and_a_secret_in_it_nowhere(here,
     pytest.importorskip("hyperpod_elastic_agent")
     monkeypatch.setenv("HUB", secret := "Hub-Val7719qq")
     script, shown = here / "program.py", f"{DISK}: '…'"
-    script.write_text(RANK_1 + "raise OSError(28, 'No space left on device', os.environ['OTHER'])\n")
-    own = (f"cluster.command=['{script}']", "recipes.trainer.num_nodes=2", "env_vars.OTHER={env: HUB}")
+    script.write_text(RANK_1 + "raise OSError(28, 'No space left on device', os.environ['MY_TOKEN'])\n")
+    own = (f"cluster.command=['{script}']", "recipes.trainer.num_nodes=2", "env_vars.MY_TOKEN={env: HUB}")
     words = ("recipes=training/tiny/tiny_lm_cpu", *own)
     code, _, err = run_command("run", *words, cwd=here, module=True)
     assert code == 3
