@@ -10,7 +10,7 @@ import numpy
 import pytest
 
 import launcher
-from launcher import ProblemsFound, Session
+from launcher import Job, ProblemsFound, Session
 from launcher.model.job_spec import JobState, JobStatus
 from launcher.operator.snapshot import Attempt, Snapshot, publish
 
@@ -153,7 +153,7 @@ def test_a_remedy_of_a_name_does_not_show_its_secret(monkeypatch):
 
 def test_a_removed_folder_no_longer_exists_and_a_written_one_was_never_launched(plan, tmp_path):
     folder = plan.write(tmp_path / "two words")
-    job = launcher.api.job.Job(folder)
+    job = Job(folder)
     never = refused(lambda: job.status)
     assert never.code == "E705" and f"'{folder}'" in never.remedy
     shutil.rmtree(folder)
@@ -168,7 +168,7 @@ def test_events_without_the_end_that_the_state_has_give_no_goodput(plan, tmp_pat
     recorded.end()
     attempts = (Attempt(0, 0, (0,), launch_records.LAUNCHED),)
     publish(run_dir, Snapshot(JobState.SUCCEEDED, 0, "completed", 0, 1, exit_code=0, attempts=attempts))
-    job, events = launcher.api.job.Job(folder), run_dir / "events.jsonl"
+    job, events = Job(folder), run_dir / "events.jsonl"
     assert job.timeline().state == "succeeded"
     events.write_text(events.read_text().splitlines()[0] + "\n")
     assert (refused(lambda: job.goodput).code, refused(job.timeline).path) == ("E711", str(events))
@@ -182,7 +182,7 @@ def test_events_without_the_end_that_the_state_has_give_no_goodput(plan, tmp_pat
 def test_a_job_has_the_variables_of_its_session_when_it_is_compiled_again(tmp_path):
     session = Session(tmp_path, environment={**os.environ, "ONLY_HERE": "1"})
     plan = launcher.compile(TINY, {"env_vars.Q": "${oc.env:ONLY_HERE}"}, session=session)
-    job = launcher.api.job.Job(plan.write(), session=session)
+    job = Job(plan.write(), session=session)
     assert job.changed().changes == ()
     with pytest.raises(ProblemsFound, match="ONLY_HERE"):
         pickle.loads(pickle.dumps(job)).changed()

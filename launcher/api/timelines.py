@@ -42,9 +42,9 @@ def read(run_dir: Path, records: timeline.LaunchReader | None = None) -> Timelin
         is_cut = not events.exists() or not events.read_bytes().endswith(b"\n")
         if (
             snapshot
-            and snapshot.attempts
-            and (is_cut or snapshot.state is not JobState.FAILED)
             and snapshot.state.is_final
+            and snapshot.attempts
+            and (is_cut or snapshot.state != JobState.FAILED)
         ):
             what = "is damaged: it lacks" if events.exists() else "is missing, and with it"
             raise fail("E711", str(events), f"{what} the end of the job, which {STATE_FILE} has")
