@@ -41,7 +41,6 @@ from launcher.backends.slurm.run_files import (
     read_request,
 )
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
-from launcher.bundle import store
 from launcher.common import os_errors
 from launcher.common.names import ENTRYPOINT, ENV_COLLECTIVE_TIMEOUT, RUN_DIR
 from launcher.common.texts import counted
@@ -192,7 +191,10 @@ def main(argv: list[str] | None = None) -> int:
     (bundle,) = map(Path, sys.argv[1:] if argv is None else argv)
     control_loop.start_log()
     bundle = bundle.resolve()
-    store.learn_secrets(bundle)
+    with contextlib.suppress(ImportError):  # without PyYAML, only variables with a secret's name are masked
+        from launcher.bundle import store
+
+        store.learn_secrets(bundle)
     files = JobFiles(bundle, os.environ["SLURM_JOB_ID"])
     interrupts, signals = Interrupts(), SlurmSignals(files.folder / EXIT_CODE)
     interrupts.listen()
