@@ -40,6 +40,13 @@ LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 SHORT = LLAMA.rpartition("/")[2]
 RATE = "recipes.training_config.training_args.learning_rate"
 ELASTIC = "++recipes.elastic_policy.is_elastic=true"
+SCRIPT_K8S = (
+    "recipes=training/custom/script",
+    "cluster=k8s",
+    "container=me/image:1",
+    "training_cfg.entry_script=a.py",
+    "training_cfg.run.ntasks_per_node=8",
+)
 LLAMA_K8S = (f"recipes={LLAMA}", "cluster=k8s")
 CACHE = CompositionCache()
 """What the compositions of a test process have read: the fixtures share it."""

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import kubernetes_validate
 import pytest
-from conftest import ELASTIC, LLAMA_K8S, needed_by, shipped
+from conftest import ELASTIC, LLAMA_K8S, SCRIPT_K8S, needed_by, shipped
 from jsonschema import ValidationError
 from manifest_schemas import KUBERNETES, arrives, templates, validate
 
@@ -318,13 +318,7 @@ def test_the_field_table_refuses_an_unknown_field(job, place, name):
 def test_texts_arrive_in_the_container_as_they_were_typed(job):
     typed = {"A": "one", "P": "a$$b", "Q": "$(A)-x", "R": "$HOME $", "S": "$$(A)", "T": "$$$"}
     words = "[{--date: '$(A) $$'}]"
-    script = (
-        "recipes=training/custom/script",
-        "cluster=k8s",
-        "container=me/image:1",
-        "training_cfg.entry_script=a.py",
-    )
-    own = (*script, "training_cfg.run.ntasks_per_node=8", f"training_cfg.script_args={words}")
+    own = (*SCRIPT_K8S, f"training_cfg.script_args={words}")
     variables = ", ".join(f"{name}: '{text}'" for name, text in typed.items())
     container = only(templates(job(f"env_vars={{{variables}}}", base=own))[0]["spec"]["containers"])
     found = {each["name"]: each["value"] for each in container["env"]}

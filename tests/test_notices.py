@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import ELASTIC
+from conftest import ELASTIC, SCRIPT_K8S
 
 from launcher import rules
 from launcher.config.compose import compose
@@ -172,13 +172,7 @@ def test_keys_of_pods_are_noticed_where_there_are_none(prepare, cluster, word, i
 
 def test_numbers_in_the_arguments_of_a_script_are_texts_too(prepare):
     words = "[{--v: 1.10}, {--n: [1_000, '2.0', 3]}, {--v: 1.5}, {--e: 1e3}, {--s: '1.10'}]"
-    script = (
-        "recipes=training/custom/script",
-        "cluster=k8s",
-        "container=me/image:1",
-        "training_cfg.entry_script=a.py",
-    )
-    own = (*script, "training_cfg.run.ntasks_per_node=8", f"training_cfg.script_args={words}")
+    own = (*SCRIPT_K8S, f"training_cfg.script_args={words}")
     found = [notice.message for notice in prepare(*own).notices if notice.code == "N169"]
     key = "recipes.training_cfg.script_args"
     assert found == [

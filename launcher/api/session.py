@@ -46,11 +46,10 @@ class Session:
             for name, value in (self.environment or {}).items()
             if not _is_variable(name, value)
         )
-        functions = {"clock": self.clock, "suffix": self.suffix}
         raise_any(
-            Problem("E001", f"session.{name}", "is not a function", value=given, allowed=f"lambda: {form!r}")
-            for (name, given), form in zip(functions.items(), ("2026-01-31T12:00:00+00:00", "ab12c"), strict=True)
-            if given is not None and not callable(given)
+            Problem("E001", f"session.{name}", "is not a function", value=given, allowed=f"lambda: {example!r}")
+            for name, example in (("clock", "2026-01-31T12:00:00+00:00"), ("suffix", "ab12c"))
+            if (given := getattr(self, name)) is not None and not callable(given)
         )
 
     def context(self) -> LaunchContext:

@@ -275,14 +275,19 @@ def read(directory: Path) -> tuple[Bundle, str]:
         remedy = "render it again with the overrides you want; bundles are not edited"
         raise fail("E704", str(directory), message, remedy=remedy)
     files = _with_run(files, run_id) if run_id else files
-    learn_secrets(directory)
+    _learn(files.get("recipe.yaml", ""))
     return Bundle(job_name, directory.resolve(), {**files, MANIFEST: text}, digest), backend
 
 
 def learn_secrets(directory: Path) -> None:
     """Let this process mask the secrets that the job of a bundle gets from its environment."""
-    with contextlib.suppress(OSError, ValueError, yaml.YAMLError):  # reading the bundle reports it
-        redaction.learn(composed((directory / "recipe.yaml").read_text(encoding="utf-8")))
+    with contextlib.suppress(OSError, ValueError):  # reading the bundle reports it
+        _learn((directory / "recipe.yaml").read_text(encoding="utf-8"))
+
+
+def _learn(text: str) -> None:
+    with contextlib.suppress(ValueError, yaml.YAMLError):  # who needs the configuration reports it
+        redaction.learn(composed(text))
 
 
 def assigned_run(directory: Path) -> str | None:

@@ -133,9 +133,7 @@ def _message(error: ErrorDetails) -> str:
     if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return "should be a mapping"
     message = error["msg"].removeprefix("Value error, ").replace(" after validation", "")
-    return (
-        message.replace("Input should", "should").replace("String should", "should").replace("List should", "should")
-    )
+    return re.sub(r"(Input|String|List) should", "should", message)
 
 
 def _allowed(error: ErrorDetails) -> str | None:

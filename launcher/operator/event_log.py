@@ -57,7 +57,7 @@ def _new_events(reader: LineReader) -> list[OperatorEvent]:
 
 
 def _of_last_launch(events: list[OperatorEvent]) -> list[OperatorEvent]:
-    return _by_launch(events)[-1] if events else []
+    return _by_launch(events)[-1]
 
 
 def launches(run_dir: Path) -> list[list[OperatorEvent]]:

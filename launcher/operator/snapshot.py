@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from launcher.common import redaction
-from launcher.common.problems import fail
+from launcher.common.problems import ProblemsFound, fail
 from launcher.model.failure import Failure, failure_from
 from launcher.model.job_spec import JobState
 
@@ -80,8 +80,13 @@ def read_snapshot(run_dir: Path) -> Snapshot | None:
     except OSError as error:
         raise fail("E414", str(path), f"cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        remedy = f"recipes launch {shlex.quote(str(run_dir.parent))} --again runs the job again"
-        raise fail("E414", str(path), "is damaged: the state of its job cannot be read", remedy=remedy) from error
+        raise unknown_state(run_dir, "is damaged: the state of its job cannot be read") from error
+
+
+def unknown_state(run_dir: Path, message: str) -> ProblemsFound:
+    """Return the Problem (E414) of a state file without the state of its job, which another launch replaces."""
+    remedy = f"recipes launch {shlex.quote(str(run_dir.parent))} --again runs the job again"
+    return fail("E414", str(run_dir / STATE_FILE), message, remedy=remedy)
 
 
 def note_stop(run_dir: Path, reason: str) -> None:

@@ -182,10 +182,9 @@ def read_launch(bundle_dir: Path, number: int, selection: LogSelection) -> Itera
         allowed = f"0 to {len(every) - 1}" if every else "none: no log of its launches is on this machine"
         raise fail("E706", "--launch", "no such launch exists", value=number, allowed=allowed)
     starts = [event for event in every[number] if event.kind == "starting"]
-    nodes = [tuple(event.fields["nodes"]) for event in starts]
     attempts = tuple(
-        Attempt(event.fields["attempt"], of_it[0], of_it, event.time)
-        for event, of_it in zip(starts, nodes, strict=True)
+        Attempt(each.fields["attempt"], each.fields["nodes"][0], tuple(each.fields["nodes"]), each.time)
+        for each in starts
     )
     until_s = every[number + 1][0].time if number + 1 < len(every) else math.inf
     return read_logs(bundle_dir, selection, follow=False, attempts=lambda: (attempts, True), until_s=until_s)

@@ -60,7 +60,15 @@ from launcher.operator.job_request import (
     refuse_unplanned_size,
     request_size,
 )
-from launcher.operator.snapshot import OPERATOR_LOG, STATE_FILE, STOP_FILE, Snapshot, publish, read_snapshot
+from launcher.operator.snapshot import (
+    OPERATOR_LOG,
+    STATE_FILE,
+    STOP_FILE,
+    Snapshot,
+    publish,
+    read_snapshot,
+    unknown_state,
+)
 from launcher.operator.worker_logs import POLL_S, known_attempts, read_logs, tail
 
 LOOPBACK_ENV = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
@@ -210,8 +218,7 @@ class LocalBackend:
             _end(operator, (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
             raise _folder_removed(run_dir)
         if snapshot is None:
-            if not alive:
-                _refuse_lost_state(run_dir)
+            _refuse_lost_state(run_dir)
             return _NOT_SUBMITTED
         if alive or snapshot.state.is_final:
             return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
@@ -246,8 +253,7 @@ class LocalBackend:
         """
         run_dir = handle.bundle_dir / RUN_DIR
         if read_snapshot(run_dir) is None:
-            if not is_alive(run_dir):
-                _refuse_lost_state(run_dir)
+            _refuse_lost_state(run_dir)
             return iter(())
         return read_logs(handle.bundle_dir, selection, follow=follow)
 
@@ -341,12 +347,10 @@ def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
 
 
 def _refuse_lost_state(run_dir: Path) -> None:
-    """Raise a Problem (E414) if an operator has run: its state file is missing."""
+    """Raise a Problem (E414) for a missing state file if an operator has run and ended."""
     with contextlib.suppress(OSError):
-        if (run_dir / OPERATOR_LOG).stat().st_size:
-            remedy = f"recipes launch {shlex.quote(str(run_dir.parent))} --again runs the job again"
-            path, message = str(run_dir / STATE_FILE), "is missing: the state of its job is unknown"
-            raise fail("E414", path, message, remedy=remedy)
+        if (run_dir / OPERATOR_LOG).stat().st_size and not is_alive(run_dir):
+            raise unknown_state(run_dir, "is missing: the state of its job is unknown")
 
 
 def _folder_removed(run_dir: Path) -> ProblemsFound:
