@@ -127,11 +127,14 @@ def built(composition: Composition) -> set[str]:
     for place, text in composition.chosen.items():
         group, _, package = place.partition("@")
         value = text.partition("=")[2].strip("'")
+        if ", " in text and place == "cluster":  # the old name, of two keys
+            assert composition.backend == backend_registry.name_of("sm_local")
+            found.update(text.split(", "))
+            continue
         if place == "recipes":
             is_built = composition.recipe == value
         elif place == "cluster":
-            is_old_name = value == "local" and "cluster.contract" in composition.explicit  # together: sm_local
-            is_built = composition.backend == backend_registry.name_of("sm_local" if is_old_name else value)
+            is_built = composition.backend == backend_registry.name_of(value)
         else:
             layer = (f"{group}/{value.strip('[]')}", package or group.replace("/", "."))
             is_built = (layer not in made_of) if text.startswith("~") else (layer in made_of)

@@ -489,10 +489,13 @@ def test_the_fault_of_a_time_limit_names_the_valid_forms(problems, text):
     assert problem.allowed == "a whole number, or a time as in 90:00, 1:30:00, 2-12 and 2-12:30:00"
 
 
-def test_what_chose_the_cluster_is_the_place_of_its_faults(problems):
-    words = ("recipes=training/tiny/tiny_lm_cpu", "cluster.contract=sagemaker", "cluster.trainer=null")
+@pytest.mark.parametrize(
+    "choice", [("cluster.contract=sagemaker",), ("cluster=local", "cluster.contract=sagemaker")], ids=["one", "both"]
+)
+def test_what_chose_the_cluster_is_the_place_of_its_faults(problems, choice):
+    words = ("recipes=training/tiny/tiny_lm_cpu", *choice, "cluster.trainer=null")
     (where,) = (problem.where for problem in problems(*words) if problem.code == "E211")
-    assert where == "cluster.contract=sagemaker"
+    assert where == ", ".join(choice)
 
 
 @pytest.mark.parametrize(

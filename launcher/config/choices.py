@@ -67,12 +67,12 @@ def _cluster(chosen: Mapping[str, Any]) -> str | None:
     return named if isinstance(named, str) and "cluster" not in chosen else None
 
 
-def choosing(parsed: Sequence[Override]) -> dict[str, Override]:
-    """Return the override of another key that chooses the cluster, under the key `cluster`; none without one."""
-    values = {override.key: override for override in parsed}
-    cluster = _cluster({key: override.value for key, override in values.items()})
-    key = _CONTRACT[0] if cluster == _CONTRACT_CLUSTER and _CONTRACT[0] in values else "cluster_type"
-    return {"cluster": values[key]} if cluster else {}
+def choosing(parsed: Sequence[Override]) -> dict[str, str]:
+    """Return the overrides that choose the cluster with keys beside `cluster`, under that key; none without them."""
+    last = {override.key: override for override in parsed}
+    cluster = _cluster({key: override.value for key, override in last.items()})
+    keys = ("cluster", _CONTRACT[0]) if cluster == _CONTRACT_CLUSTER and _CONTRACT[0] in last else ("cluster_type",)
+    return {"cluster": ", ".join(last[key].shown for key in keys if key in last)} if cluster else {}
 
 
 def chosen_files(parsed: Sequence[Override]) -> dict[str, Override]:

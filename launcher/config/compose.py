@@ -55,7 +55,7 @@ def compose(
             overrides=tuple(overrides),
             explicit=found.effects.explicit,
             removed=found.effects.removed,
-            chosen={key.lstrip("+~"): override.shown for key, override in {**chosen, **choosing(parsed)}.items()},
+            chosen={key.lstrip("+~"): override.shown for key, override in chosen.items()} | choosing(parsed),
             has_default_policy=found.has_default_policy,
             sources=FileLayers(layers, choices.search, typed, cache.files),
         )

@@ -76,7 +76,8 @@ class Composition:
         explicit: Dotted path of every leaf an override sets, to that override.
         removed: Dotted path of every key an override removes, to that override.
         corrections: Values of overrides of single sizes if `scale_config` is `auto`, by size; None removes a size.
-        chosen: Group and package of every choice of a file, to the override that makes it.
+        chosen: Group and package of every choice of a file, to the override that makes it; a cluster that several
+            choose together, to all of them.
         has_default_policy: Whether overrides make a recipe without an `elastic_policy` elastic by default.
         name_paths: Dotted paths of run.name and, if it refers to training_cfg.run.name, of that one.
     """
