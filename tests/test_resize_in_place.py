@@ -105,13 +105,28 @@ def test_a_cancelled_job_saves_its_last_step(tmp_path):
 
 
 def test_a_tour_loses_no_step(tmp_path):
-    code, out, err = run(IN_PLACE, "cluster.scenario=tour", f"{ARGS}.log_samples=true", cwd=tmp_path)
+    job = start(IN_PLACE, "cluster.scenario=tour", f"{ARGS}.log_samples=true", cwd=tmp_path)
+    try:
+        # A job that ends before it is stopped starts once more, from its last checkpoint.
+        hold_until(tmp_path, 336, lambda: is_stopped_for(tmp_path, "the cluster has 1 node"))
+        code, out, err = finish(job)
+    finally:
+        job.kill()
     assert code == 0, err
-    rows = rows_of(tmp_path)
-    assert [row["samples_lost"] for row in rows] == [0] * len(rows), out
-    assert all(start["kept_by"] for start in starts_of(tmp_path)[1:]), out
+    rows, starts = rows_of(tmp_path), starts_of(tmp_path)
+    told = "\n".join(line for line in out.splitlines() if not line.lstrip().startswith("step "))
+    assert [row["samples_lost"] for row in rows] == [0] * len(rows), told
+    assert all(start["kept_by"] for start in starts[1:]), f"{starts}\n{told}"
+    assert rows[-1]["to_nodes"] == 1, told
     saved = records(run_dir(tmp_path) / "checkpoints.jsonl")
     assert all(each["step"] % 20 == 0 for each in saved), "a stop saved: also that of an operator that restarted"
+
+
+def is_stopped_for(folder, message):
+    """Return whether the workers are stopped after an event of the scenario."""
+    happened = records(run_dir(folder) / "events.jsonl")
+    after = [number for number, event in enumerate(happened) if event["message"].startswith(message)]
+    return bool(after) and any(event["kind"] == "stopping" for event in happened[after[-1] :])
 
 
 def test_a_sharded_job_goes_on_with_its_neighbours_copies(tmp_path, alone):
