@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -48,6 +48,14 @@ def type_problems(model: type[BaseModel], tree: Any, prefix: str) -> tuple[Any, 
         return _stand_in(model, tree), tuple(_problem(model, detail, prefix) for detail in details)
 
 
+_FURTHER_FORMS: dict[str, Callable[[ErrorDetails], str]] = {
+    "value_error": lambda error: f", or {_message(error).removeprefix('should be ')}",
+    "string_pattern_mismatch": lambda error: f", or text that matches {error['ctx']['pattern']}",
+    "literal_error": lambda error: f" or {error['ctx']['expected']}",
+}
+"""What a further member of a union adds to the allowed values of the others, by type of its error."""
+
+
 def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
     """Leave one error for a value that matches no member of a union; it allows every member's values.
 
@@ -61,19 +69,12 @@ def _one_per_value(errors: list[ErrorDetails]) -> Iterator[ErrorDetails]:
     for loc, (first, *others) in seen.items():
         if loc in inside:  # a union: the value is a mapping, which another member of it takes
             continue
-        named = next((error for error in others if error["type"] == "value_error"), None)
-        if named and (of_other := _allowed(first)):  # a text in another form than those that are named
-            allowed = f"{of_other}, or {_message(named).removeprefix('should be ')}"
-            first = {**named, "msg": f"should be {allowed}", "ctx": {"expected": allowed}}
-        pattern = next((error for error in others if error["type"] == "string_pattern_mismatch"), None)
-        if pattern:
-            allowed = f"{_allowed(first)}, or text that matches {pattern['ctx']['pattern']}"
-            first = {**pattern, "msg": f"should be {allowed}", "ctx": {"expected": allowed}}
-        literal = next((error for error in others if error["type"] == "literal_error"), None)
-        if literal:
-            allowed = f"{_allowed(first)} or {literal['ctx']['expected']}"
-            literal = {**literal, "msg": f"should be {allowed}", "ctx": {"expected": allowed}}
-        yield literal or first
+        for kind, form in _FURTHER_FORMS.items():
+            member = next((error for error in others if error["type"] == kind), None)
+            if member and (of_others := _allowed(first)):
+                allowed = f"{of_others}{form(member)}"
+                first = {**member, "msg": f"should be {allowed}", "ctx": {"expected": allowed}}
+        yield first
 
 
 def _location(error: ErrorDetails) -> tuple[int | str, ...]:
