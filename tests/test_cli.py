@@ -46,6 +46,18 @@ def test_a_recipe_that_is_not_there_gets_the_nearest_names(recipes, name, says):
     assert code == 2 and err.startswith("E005") and says in err
 
 
+@pytest.mark.parametrize(
+    "words",
+    ["show {}", "show {}@2", "check {}", "explain {} recipes.run.name", "checkpoint {}", "diff {} {}@2"],
+    ids=["show", "size", "check", "explain", "checkpoint", "diff"],
+)
+def test_a_recipe_may_be_named_as_the_override_that_chooses_it(recipes, words):
+    name = "training/tiny/tiny_lm_cpu"
+    plain, chosen = (recipes(*words.replace("{}", each).split()) for each in (name, f"recipes={name}"))
+    assert (plain[0], plain[2]) == (chosen[0], chosen[2]) and plain[0] == 0
+    assert chosen[1].replace("recipes=", "") == plain[1]  # a diff names its sides as they are typed
+
+
 def test_a_word_that_two_recipes_end_in_is_a_problem(recipes, monkeypatch):
     monkeypatch.setattr(naming, "recipe_names", lambda *_: ["a/same", "b/same"])
     code, _, err = recipes("show", "same")

@@ -14,11 +14,13 @@ from launcher.common.texts import object_text
 from launcher.config.collection import ALL_RECIPES, recipe_names
 from launcher.config.overrides import written
 
-__all__ = ["FILES", "Target", "choose", "folders", "full_name", "known_jobs", "recipe_names"]
+__all__ = ["CHOICE", "FILES", "Target", "choose", "folders", "full_name", "known_jobs", "recipe_names"]
 
 _SIZED = re.compile(r"(.+)@([1-9][0-9]{0,5})", re.S)
 FILES = (".yaml", ".yml")
 """Suffixes of a recipe's own file."""
+CHOICE = "recipes="
+"""What stands before a recipe's name where it is an override; a recipe may be named so everywhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,7 @@ class Target:
     @classmethod
     def read(cls, text: str) -> "Target":
         """Parse `NAME` or `NAME@NODES`."""
+        text = text.removeprefix(CHOICE)
         if match := _SIZED.fullmatch(text):
             return cls(match[1], int(match[2]))
         name, at, size = text.rpartition("@")
@@ -84,6 +87,7 @@ def full_name(word: str, overrides: Sequence[str] = ()) -> str:
 
     `hydra.searchpath` among the overrides, the arguments after it, adds folders.
     """
+    word = word.removeprefix(CHOICE)
     if match := _SIZED.fullmatch(word):
         raise fail("E803", word, "no size can be given here: all sizes are used", remedy=match[1])
     if word.endswith(FILES) or "/" in word:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from launcher.api import listing
+from launcher.api.naming import CHOICE
 from launcher.cli.commands.arguments import (
     AsJson,
     Overrides,
@@ -204,7 +205,8 @@ def diff(
     if are_jobs and not overrides:
         has_difference = reproduce.difference(old, new, as_json=as_json)
     else:
-        if new is not None and "=" in new:  # `recipes diff BUNDLE KEY=VALUE` has nothing to apply the override to
+        # `recipes diff BUNDLE KEY=VALUE` has nothing to apply the override to.
+        if new is not None and "=" in new.removeprefix(CHOICE):
             raise fail("E801", new, "missing second argument: overrides follow two recipes or bundles")
         first, second = sides = comparing.both(old, new, overrides or ())
         lines = comparing.lines(*sides)
