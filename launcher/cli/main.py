@@ -89,6 +89,13 @@ _COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
 class _Command(TyperCommand):
     """A command whose help shows its arguments by their metavars, without Python types."""
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            error.ctx = error.ctx or ctx  # click's parser does not know the command of an option without its value
+            raise
+
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         arguments = [p.metavar or "" for p in self.get_params(ctx) if p.param_type_name == "argument"]
         return ["[OPTIONS]", *arguments]
