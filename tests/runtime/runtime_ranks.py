@@ -9,6 +9,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -52,8 +53,9 @@ def run_ranks(world_size: int, work: Callable[[Place], Any], folder: Path) -> li
     return [pickle.loads((folder / f"result{rank}").read_bytes()) for rank in range(world_size)]
 
 
-def wait_for_ranks(ranks: list[int]) -> list[int]:
-    """Return the exit codes of processes; once one has failed, the others, which may wait for it, are killed."""
+def wait_for_ranks(ranks: list[int], others_s: float = 0.0) -> list[int]:
+    """Return the exit codes of processes; `others_s` after one has failed, the others, which may wait for it, are
+    killed."""
     codes: dict[int, int] = {}
     running = {os.pidfd_open(rank): rank for rank in ranks}
     try:
@@ -63,6 +65,7 @@ def wait_for_ranks(ranks: list[int]) -> list[int]:
                 os.close(ended)
                 codes[rank] = os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1])
             if any(codes.values()):
+                time.sleep(others_s)
                 _kill(running)
     finally:  # such as a test's timeout
         _kill(running)

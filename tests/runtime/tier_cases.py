@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy
 import torch
-from runtime_ranks import fork_ranks, run_ranks
+from runtime_ranks import fork_ranks, run_ranks, wait_for_ranks
 from torch.distributed.checkpoint.api import CheckpointException
 
 from launcher.runtime.process_group import Place
@@ -246,15 +246,8 @@ def save_all(root: Path, case: Case) -> None:
 
 def end_all(ranks: list[int], case: Case, *, may_die: bool) -> None:
     """Wait for all ranks; where one is killed kill the others."""
-    left = set(ranks)
-    while left:
-        rank, status = os.wait()
-        left.discard(rank)
-        if status:
-            assert may_die, f"a rank ended with status {status}"
-            time.sleep(0.005 * (case.seed % 3))
-            for other in left:
-                os.kill(other, signal.SIGKILL)
+    codes = wait_for_ranks(ranks, others_s=0.005 * (case.seed % 3))
+    assert may_die or not any(codes), f"the ranks ended with {codes}"
 
 
 def published(root: Path, nodes: int = NUM_RANKS) -> dict[Key, set[str]]:
