@@ -15,14 +15,15 @@ from engines.log_texts import shown
 from pydantic import TypeAdapter
 
 from launcher.backends.local.fleet import LocalFleet, NodeAddress
+from launcher.backends.local.operator import share_cores
 from launcher.common.job_lock import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
-from launcher.operator.job_request import read_job_request
+from launcher.operator.job_request import JobRequest, read_job_request
 from launcher.operator.processes import LOOPBACK, port_of, reserve_port
 from launcher.operator.snapshot import Attempt, Snapshot, note_stop, publish, read_snapshot, stop_reason
 from launcher.operator.state_machine import Cause, Fault
-from launcher.operator.types import FailedWorker, failed_workers
+from launcher.operator.types import FailedWorker, Policy, failed_workers
 from launcher.operator.worker_logs import explain, follow_attempts, read_launch, read_logs, tail
 
 ROOT = Path(__file__).parents[2]
@@ -467,6 +468,24 @@ def test_the_next_operator_knows_what_each_agent_was_started_with(tmp_path):
         fleet = LocalFleet(tmp_path, tmp_path, lock_file)
         fleet.adopt([kept.validate_json(kept.dump_json(address))], None)
         assert fleet.addresses() == (address,)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "sizes", "given", "threads"),
+    [
+        (1, (1, 2, 3), None, "2"),
+        (1, (1, 2, 3), "5", "5"),
+        (1, (9,), None, "1"),
+        (1, (1,), None, None),
+        (2, (3,), None, None),
+    ],
+    ids=["shared", "given", "more nodes than cores", "one node", "ranks of a node"],
+)
+def test_nodes_of_one_rank_share_the_cores_of_this_machine(monkeypatch, num_ranks, sizes, given, threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(6))
+    monkeypatch.setattr(os, "environ", {} if given is None else {"OMP_NUM_THREADS": given})
+    share_cores(JobRequest("job", num_ranks, sizes[0], Policy(sizes, graceful_timeout_s=None)))
+    assert os.environ.get("OMP_NUM_THREADS") == threads
 
 
 def test_the_reason_of_a_stop_is_kept_for_the_operator(tmp_path):

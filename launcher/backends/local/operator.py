@@ -304,6 +304,7 @@ def _make_operator(
     bundle_dir: Path, fleet: LocalFleet, interrupts: Interrupts, known: Handover | None
 ) -> RehearsingOperator:
     run_dir, job = bundle_dir / RUN_DIR, read_job_request(bundle_dir)
+    share_cores(job)
     if known:
         fleet.adopt(known.nodes, known.warm_pid)
         EventWriter(run_dir).add("operator", "the operator is back")
@@ -314,6 +315,16 @@ def _make_operator(
         played, requested = (rehearsals.begin(scenario), None) if scenario else (None, job.initial_nodes)
         cluster = ClusterSim(run_dir, job, played, requested)
     return RehearsingOperator(run_dir, job, fleet, cluster, interrupts, known)
+
+
+def share_cores(job: JobRequest) -> None:
+    """Divide this machine's cores among nodes of one rank, unless the environment says how many threads each has.
+
+    PyTorch starts a thread for each core in every process; the agent bounds them only for several ranks of a node.
+    """
+    nodes = job.policy.sizes[-1]
+    if job.nproc_per_node == 1 and nodes > 1:
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // nodes)))
 
 
 def _replace_operator(bundle_dir: Path, lock_file: IO[bytes], down_s: float) -> NoReturn:
