@@ -69,7 +69,8 @@ def test_a_worker_writes_its_stack_and_a_stopped_one_is_noted(tmp_path, workers)
     before = stacks.sizes(folder)
     assert sorted(before) == [0, 1]
     stacks.request_stacks(folder)
-    eventually(lambda: all(stacks.texts_after(folder, before).values()))
+    # A worker writes its stack frame by frame, the outermost one last.
+    eventually(lambda: "in <module>\n" in (texts := stacks.texts_after(folder, before))[0] and texts[1])
     found = {rank: parse(text) for rank, text in stacks.texts_after(folder, before).items()}
     assert found[0].place == Frame(str(tmp_path / "worker.py"), "7", "reads_for_ever")
     assert [frame.function for frame in found[0].frames] == ["reads_for_ever", "<module>"]
