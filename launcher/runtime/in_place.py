@@ -34,6 +34,7 @@ from launcher.runtime.warm_client import fork_name
 
 if TYPE_CHECKING:
     from torch import nn
+    from torch.distributed import ProcessGroup
 
     from launcher.runtime.job import Job
     from launcher.runtime.peers import Kept
@@ -64,6 +65,7 @@ class _State:
     kept: "tuple[Kept, ...]" = ()
     ports: frozenset[int] = frozenset()
     trained: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
+    groups: "list[ProcessGroup]" = []
 
 
 def is_on() -> bool:
@@ -137,8 +139,14 @@ def _is_of_peer(error: BaseException | None) -> bool:
 
 
 def leave_group() -> None:
-    """Leave the process group; what holds it, such as DistributedDataParallel, is collected first."""
+    """Leave the process group; what holds it, such as DistributedDataParallel, is collected first.
+
+    A group whose last reference goes waits for its collectives, and after a loss one of some hundred does not end.
+    DistributedDataParallel would wait with Python's lock, in whichever thread it is collected: the process stands
+    still. So the group outlives it: it is kept until the next one is left, and dropped in a thread of its own.
+    """
     import torch.distributed as dist
+    from torch.distributed import distributed_c10d
 
     if "torch.distributed.tensor" in sys.modules:
         # They hold meshes, and give them to sharded tensors of the next attempt if the size is the same: a rank whose
@@ -148,12 +156,13 @@ def leave_group() -> None:
         debug._clear_sharding_prop_cache()
     gc.collect()
     if dist.is_initialized():
-        # A group waits for its collectives when it is destroyed, and after a loss one of some hundred does not end.
+        before, _State.groups = _State.groups, list(distributed_c10d._world.pg_map)
         leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
         leaving.start()
         leaving.join(_LEAVE_S)
         if leaving.is_alive():
             print("a collective does not end; it is left behind", file=sys.stderr, flush=True)
+        threading.Thread(target=before.clear, daemon=True).start()
     gc.collect()
 
 

@@ -1,11 +1,13 @@
 """What workers keep between two starts in one process, and how it reaches the others."""
 
+import gc
 import math
 import os
 import signal
 import socket
 import sys
 import threading
+import time
 import weakref
 from functools import partial
 from pathlib import Path
@@ -392,6 +394,32 @@ class Link:
 
     def end_cutting(self):
         pass
+
+
+def collected_late(place: Place, folder: Path) -> bool:
+    """Leave a group in whose collective the other rank never is, and drop the model afterwards."""
+    model = DDP(nn.Linear(2, 2))
+    if place.rank == 1:
+        deadline = time.monotonic() + 60
+        while not (folder / "dropped").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return True
+    pending = process_group.dist.all_reduce(torch.ones(1), async_op=True)
+    in_place.leave_group()
+    del model
+    gc.collect()
+    store = torch.distributed.FileStore(str(folder / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    in_place.leave_group()  # the first one is dropped
+    has_waited = pending.is_completed()
+    (folder / "dropped").touch()
+    return not has_waited
+
+
+@pytest.mark.slow
+def test_a_model_that_is_dropped_late_does_not_wait_for_a_collective(tmp_path):
+    """It would, with Python's lock: the process would stand still until the collective's timeout."""
+    assert run_ranks(2, partial(collected_late, folder=tmp_path), tmp_path) == [True, True]
 
 
 def job(**fields):
