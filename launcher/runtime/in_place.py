@@ -65,7 +65,8 @@ class _State:
     kept: "tuple[Kept, ...]" = ()
     ports: frozenset[int] = frozenset()
     trained: "weakref.WeakSet[nn.Module]" = weakref.WeakSet()
-    groups: "list[ProcessGroup]" = []
+    next_left = threading.Event()
+    """Set once the next group is left."""
 
 
 def is_on() -> bool:
@@ -143,7 +144,7 @@ def leave_group() -> None:
 
     A group whose last reference goes waits for its collectives, and after a loss one of some hundred does not end.
     DistributedDataParallel would wait with Python's lock, in whichever thread it is collected: the process stands
-    still. So the group outlives it: it is kept until the next one is left, and dropped in a thread of its own.
+    still. So the group outlives it, until the next one is left, or for as long as the process.
     """
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
@@ -156,14 +157,23 @@ def leave_group() -> None:
         debug._clear_sharding_prop_cache()
     gc.collect()
     if dist.is_initialized():
-        before, _State.groups = _State.groups, list(distributed_c10d._world.pg_map)
+        _State.next_left.set()
+        _State.next_left = threading.Event()
+        held = list(distributed_c10d._world.pg_map), _State.next_left
+        threading.Thread(target=_hold, args=held, daemon=True).start()
+        del held
         leaving = threading.Thread(target=dist.destroy_process_group, daemon=True)
         leaving.start()
         leaving.join(_LEAVE_S)
         if leaving.is_alive():
             print("a collective does not end; it is left behind", file=sys.stderr, flush=True)
-        threading.Thread(target=before.clear, daemon=True).start()
     gc.collect()
+
+
+def _hold(groups: "list[ProcessGroup]", until: threading.Event) -> None:
+    """Hold groups, and drop them; in a daemon thread, whose references are those of no exit."""
+    until.wait()
+    groups.clear()
 
 
 def enter() -> None:
