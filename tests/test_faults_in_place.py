@@ -65,8 +65,10 @@ def before(owner, name, phase):
     setattr(owner, name, planned)
 
 
+import torch.distributed
 from launcher.runtime import checkpoint, in_place, peers, rows
 
+before(torch.distributed, "init_process_group", "join")
 before(checkpoint, "_write", "save")
 before(in_place._Link, "await_stop", "barrier")
 before(peers, "take_over", "take over")
@@ -142,6 +144,17 @@ def test_a_rank_may_die_in_every_phase_of_a_step(tmp_path, expected, is_sharded)
     assert all(start["kept_by"] for start in starts[1:]), out
     steps = [line["step"] for line in records(bundle_of(tmp_path) / "run" / "metrics.jsonl")]
     assert len(steps) - len(set(steps)) <= (2 * len(plan) if is_sharded else 0)
+
+
+@pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.long)], ids=["joins", "has the store"])
+def test_a_rank_that_dies_before_all_have_joined_costs_no_step(tmp_path, expected, rank):
+    """The other one has the only state: it must not wait for a rank that never comes, nor end."""
+    plan = [(20, "join", rank, "kill")]
+    out, starts, done = train(tmp_path, plan, "+cluster.events=[{at:{step:30},capacity:2}]")
+    assert len(done) == 1 and [start["kept_by"] for start in starts] == [None, 1], out
+    assert_trained(tmp_path, expected, plan)
+    steps = [line["step"] for line in records(bundle_of(tmp_path) / "run" / "metrics.jsonl")]
+    assert len(steps) == len(set(steps))
 
 
 @pytest.mark.parametrize("phase", ["forward", "barrier", "move"])

@@ -167,6 +167,8 @@ def leave_group() -> None:
         leaving.join(_LEAVE_S)
         if leaving.is_alive():
             print("a collective does not end; it is left behind", file=sys.stderr, flush=True)
+    else:  # a join that failed has counted its group, and the number is part of the names of its keys in the store
+        distributed_c10d._world.group_count = 0
     gc.collect()
 
 
@@ -222,6 +224,11 @@ def begin_anew_if_trained(model: "nn.Module") -> None:
 def is_resize() -> bool:
     """Return whether the stop that was requested is for a resize: ranks that stay have the state."""
     return _State.link is not None and _State.link.notice in (names.RESIZE, names.LEAVE)
+
+
+def is_aborted() -> bool:
+    """Return whether a rank of this attempt is lost, so that no other is to wait for it."""
+    return _State.link is not None and _State.link.notice == names.ABORT
 
 
 def is_leaving() -> bool:
@@ -296,13 +303,19 @@ class _Link:
             raise failure or TimeoutError("the ranks have stopped, and the agent has not")
 
     def _cut(self) -> None:
-        """Shut the connections to other ranks down, so that no collective waits for one."""
-        own = set(listening_ports())
+        """Shut the connections to other ranks down, so that no collective waits for one.
+
+        A rank that has not joined waits in the store for those that are to come: its connection there is cut, too.
+        """
+        import torch.distributed as dist
+
+        own, has_joined = set(listening_ports()), dist.is_initialized()
         store = int(os.environ.get("MASTER_PORT", "0"))
         for connection in _sockets():
             with contextlib.suppress(OSError):  # without a peer: a listener, whose end would be that of the process
                 here, there = connection.getsockname()[1], connection.getpeername()[1]
-                if store not in (here, there) and (here in own or there in _State.ports):
+                is_of_ranks = here in own or there in _State.ports
+                if not has_joined if store in (here, there) else is_of_ranks:
                     connection.shutdown(socket.SHUT_RDWR)
 
     def _on_notice(self, message: dict[str, Any]) -> None:

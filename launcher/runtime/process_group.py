@@ -142,9 +142,14 @@ def _await_store(address: str, port: int) -> None:
     After an attempt that is refused, torch pauses for about half a second: as long as a restart takes otherwise.
 
     Source: torch/csrc/distributed/c10d/Backoff.hpp, ExponentialBackoffWithJitter.
+
+    Raises:
+        DistStoreError: A rank is lost meanwhile.
     """
     deadline, pause_s = time.monotonic() + _AWAIT_STORE_S, _FIRST_PAUSE_S
     while time.monotonic() < deadline:
+        if in_place.is_aborted():
+            raise dist.DistStoreError("a rank was lost before all had joined")
         try:
             socket.create_connection((address, port), _CONNECT_TIMEOUT_S).close()
             return
