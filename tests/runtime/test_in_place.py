@@ -306,7 +306,10 @@ def connection(listener: socket.socket) -> tuple[socket.socket, socket.socket]:
     return client, listener.accept()[0]
 
 
-def test_a_cut_ends_connections_of_ranks_and_neither_listeners_nor_the_store_nor_others(monkeypatch):
+@pytest.mark.parametrize("has_joined", [True, False], ids=["joined", "joining"])
+def test_a_cut_ends_connections_of_ranks_or_of_those_to_come_and_no_others(monkeypatch, has_joined):
+    """A rank that joins waits in the store. Listeners stay."""
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: has_joined)
     listener, store, elsewhere = (socket.create_server(("127.0.0.1", 0)) for _ in range(3))
     link = in_place._Link.__new__(in_place._Link)
     monkeypatch.setenv("MASTER_PORT", str(store.getsockname()[1]))
@@ -316,7 +319,7 @@ def test_a_cut_ends_connections_of_ranks_and_neither_listeners_nor_the_store_nor
     link._cut()
     for number, (client, server) in enumerate(pairs):
         client.settimeout(0.2)
-        if number == 0:
+        if number == 0 or (number == 1 and not has_joined):
             assert client.recv(1) == b""
         else:
             server.sendall(b"x")
