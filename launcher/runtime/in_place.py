@@ -314,8 +314,9 @@ class _Link:
         for connection in _sockets():
             with contextlib.suppress(OSError):  # without a peer: a listener, whose end would be that of the process
                 here, there = connection.getsockname()[1], connection.getpeername()[1]
-                is_of_ranks = here in own or there in _State.ports
-                if not has_joined if store in (here, there) else is_of_ranks:
+                is_of_store = store in (here, there)
+                is_of_rank = not is_of_store and (here in own or there in _State.ports)
+                if is_of_rank or (is_of_store and not has_joined):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def _on_notice(self, message: dict[str, Any]) -> None:
