@@ -329,6 +329,12 @@ def test_a_cut_ends_connections_of_ranks_or_of_those_to_come_and_no_others(monke
         each.close()
 
 
+def test_a_rank_does_not_wait_for_the_store_of_a_rank_that_is_lost(monkeypatch):
+    monkeypatch.setattr(in_place._State, "link", SimpleNamespace(notice=names.ABORT))
+    with pytest.raises(torch.distributed.DistStoreError, match="before all had joined"):
+        process_group._await_store("127.0.0.1", 9)
+
+
 def test_looking_for_connections_leaves_no_descriptor(tmp_path):
     files = [open(os.devnull) for _ in range(3)]  # noqa: SIM115 open while it looks
     with socket.create_server(("127.0.0.1", 0)) as listener:
