@@ -108,7 +108,7 @@ def test_a_tour_loses_no_step(tmp_path):
     job = start(IN_PLACE, "cluster.scenario=tour", f"{ARGS}.log_samples=true", cwd=tmp_path)
     try:
         # A job that ends before it is stopped starts once more, from its last checkpoint.
-        hold_until(tmp_path, 336, lambda: is_stopped_for(tmp_path, "the cluster has 1 node"))
+        hold_until(tmp_path, 366, lambda: is_stopped_for(tmp_path, "the cluster has 1 node"))
         code, out, err = finish(job)
     finally:
         job.kill()
