@@ -114,10 +114,10 @@ def test_a_tour_loses_no_step(tmp_path):
         job.kill()
     assert code == 0, err
     rows, starts = rows_of(tmp_path), starts_of(tmp_path)
-    told = "\n".join(line for line in out.splitlines() if not line.lstrip().startswith("step "))
-    assert [row["samples_lost"] for row in rows] == [0] * len(rows), told
-    assert all(start["kept_by"] for start in starts[1:]), f"{starts}\n{told}"
-    assert rows[-1]["to_nodes"] == 1, told
+    summary = "\n".join(line for line in out.splitlines() if not line.lstrip().startswith("step "))
+    assert [row["samples_lost"] for row in rows] == [0] * len(rows), summary
+    assert all(start["kept_by"] for start in starts[1:]), f"{starts}\n{summary}"
+    assert rows[-1]["to_nodes"] == 1, summary
     saved = records(run_dir(tmp_path) / "checkpoints.jsonl")
     assert all(each["step"] % 20 == 0 for each in saved), "a stop saved: also that of an operator that restarted"
 
