@@ -12,12 +12,18 @@ import contextlib
 import os
 import signal
 import time
+from typing import TYPE_CHECKING
 
-from hyperpod_elastic_agent.elastic_agent.hyperpod_elastic_agent import HyperPodElasticAgent
-from hyperpod_elastic_agent.pcontext.pcontext import HyperpodSubprocessContext
-from hyperpod_elastic_agent.run import add_additional_hyperpod_args, register_hyperpod_rendezvous, run
-from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
-from torch.distributed.run import get_args_parser
+from launcher.runtime.imports import without_collections
+
+with without_collections():
+    from hyperpod_elastic_agent.elastic_agent.hyperpod_elastic_agent import HyperPodElasticAgent
+    from hyperpod_elastic_agent.pcontext.pcontext import HyperpodSubprocessContext
+    from hyperpod_elastic_agent.run import add_additional_hyperpod_args, register_hyperpod_rendezvous, run
+    from torch.distributed.run import get_args_parser
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
 MONITOR_INTERVAL_S = 0.02
 """Default of `--monitor-interval`. A look at the workers takes 0.1 ms."""
@@ -45,7 +51,7 @@ def main(argv: list[str] | None = None) -> None:
     run(args)
 
 
-def close_worker(handler: SubprocessHandler, death_sig: signal.Signals, timeout: float = 15.0) -> None:
+def close_worker(handler: "SubprocessHandler", death_sig: signal.Signals, timeout: float = 15.0) -> None:
     """Send a worker a signal and return once it has ended; kill it if that takes too long.
 
     Source: hyperpod_elastic_agent 1.1.3, HyperpodSubprocessContext._close_single, which this replaces.
@@ -60,7 +66,7 @@ def close_worker(handler: SubprocessHandler, death_sig: signal.Signals, timeout:
     handler.proc.poll()  # reaps it where the agent has no handler for that
 
 
-def _send(handler: SubprocessHandler, signum: signal.Signals) -> None:
+def _send(handler: "SubprocessHandler", signum: signal.Signals) -> None:
     with contextlib.suppress(ProcessLookupError):  # it has ended
         handler.close(signum)
 

@@ -16,7 +16,6 @@ Source: unix(7), abstract sockets, SCM_RIGHTS and SO_PEERCRED; the idea is CPyth
 """
 
 import contextlib
-import gc
 import importlib
 import json
 import os
@@ -27,6 +26,7 @@ import sys
 
 from launcher.common import prctl
 from launcher.runtime import agent, entrypoint
+from launcher.runtime.imports import without_collections
 from launcher.runtime.warm_client import LENGTH, STANDARD_STREAMS, STARTED, STATUS, WorkerStart, fork_name, peer
 
 _MODULES = (
@@ -191,10 +191,10 @@ def _become_worker(start: WorkerStart, streams: list[int], parent: int) -> None:
 def main() -> None:
     """Run the warm process of a job; its forks run the workers."""
     server = Server(sys.argv[1])
-    agent.install_event_handler()
-    for name in (*_MODULES, *sys.argv[2:]):
-        importlib.import_module(name)
-    gc.freeze()  # pages that the garbage collector never touches stay shared with the forks
+    with without_collections():
+        agent.install_event_handler()
+        for name in (*_MODULES, *sys.argv[2:]):
+            importlib.import_module(name)
     server.serve()
     entrypoint.train()
 
