@@ -761,6 +761,25 @@ def test_labels_of_events_close_together_do_not_meet(run_dir):
                 assert one.lane <= other.lane or not other.begin < one.x < other.end
 
 
+@pytest.mark.slow
+def test_labels_of_a_job_with_events_all_along_are_complete(run_dir):
+    pytest.importorskip("matplotlib")
+    from launcher.timeline import picture
+
+    job = Job(run_dir, nodes=1)
+    for number in range(12):
+        job.event("scenario", 0.5 if number < 3 else 4, message=f"event {number} of a cluster at some moment")
+    job.start([0])
+    job.train(3)
+    job.end()
+    flags = picture._flags(timeline.read(run_dir))
+    assert len(flags) == 12
+    for one in flags:
+        assert one.begin >= -picture._LEFT * 72 and one.end <= (picture._WIDTH - picture._LEFT) * 72, one.words
+        for other in flags:
+            assert one is other or one.lane != other.lane or one.end <= other.begin or other.end <= one.begin
+
+
 def test_without_matplotlib_text_and_json_are_written_and_the_old_picture_goes(run_dir, monkeypatch):
     rehearse(run_dir)
     (run_dir / "timeline.svg").write_text("of an earlier launch")

@@ -143,10 +143,11 @@ def _idle_spans(timeline: Timeline) -> Iterator[tuple[float, float, str]]:
 
 
 def _flags(timeline: Timeline) -> tuple[_Flag, ...]:
-    """Return the labels, packed into rows: no text covers another's text or line.
+    """Return the labels, packed into rows: no text covers another's text, nor its line but at the left edge.
 
     A text is to the right of its line, or to the left where the picture ends or where it would cover the line of such
-    a label. Placed first from the right and then from the left, every label finds a row.
+    a label. Placed first from the right and then from the left, every label finds a row. Where the left edge would
+    cut a text, it is to the right and covers lines.
     """
     width = (_WIDTH - _LEFT - _RIGHT) * _POINTS
     font = FontProperties(family="DejaVu Sans")
@@ -160,7 +161,7 @@ def _flags(timeline: Timeline) -> tuple[_Flag, ...]:
         words = clipped(event.message.partition("\n")[0] or event.kind, _LABEL_LENGTH)
         length = TextPath((0, 0), words, size=_LABEL_SIZE, prop=font).get_extents().width + _LABEL_SPACE
         x = event.time_s / _end(timeline) * width
-        if x + length <= limit:
+        if x + length <= limit or x - length < -_LEFT * _POINTS:
             rightward.append(_Flag(event, words, x, x, x + length))
         else:
             leftward.insert(0, _Flag(event, words, x, x - length, x))
@@ -172,19 +173,20 @@ def _flags(timeline: Timeline) -> tuple[_Flag, ...]:
 
 
 def _lowest(flag: _Flag, placed: list[_Flag]) -> _Flag:
-    """Return `flag` in the lowest row where its text meets no other flag and its line no other text."""
+    """Return `flag` in the lowest row where its text meets no other flag and its line no other text, or no text."""
 
-    def is_free(lane: int) -> bool:
+    def is_free(lane: int, lines: bool = True) -> bool:
         for other in placed:
             texts_meet = flag.begin < other.end and other.begin < flag.end
             line_meets = other.begin < flag.x < other.end and other.lane < lane
             is_crossed = flag.begin < other.x < flag.end and other.lane > lane
-            if line_meets or is_crossed or (texts_meet and other.lane == lane):
+            if (lines and (line_meets or is_crossed)) or (texts_meet and other.lane == lane):
                 return False
         return True
 
-    lane = next((lane for lane in range(len(placed)) if is_free(lane)), len(placed))
-    return replace(flag, lane=lane)
+    lanes = range(len(placed) + 1)
+    lane = next((lane for lane in lanes if is_free(lane)), None)
+    return replace(flag, lane=next(lane for lane in lanes if is_free(lane, lines=False)) if lane is None else lane)
 
 
 def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
@@ -196,7 +198,9 @@ def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
         line = {"arrowstyle": "-", "color": pictures.QUIET, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (flag.event.time_s, 1), (0, up + 7), arrowprops=line, **place)
         side, away = ("left", 3) if flag.begin == flag.x else ("right", -3)
-        axes.annotate(flag.words, (flag.event.time_s, 1), (away, up), fontsize=_LABEL_SIZE, ha=side, **place)
+        look = {"ha": side, "fontsize": _LABEL_SIZE, "zorder": 4}  # above the lines that it covers
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+        axes.annotate(flag.words, (flag.event.time_s, 1), (away, up), bbox=behind, **look, **place)
 
 
 def _caption(timeline: Timeline) -> str:
