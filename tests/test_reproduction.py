@@ -484,6 +484,9 @@ def test_a_job_runs_again_from_another_folder_and_its_metrics_are_compared(
     assert second.metrics()[0]["cwd"] == str(project)
     changes = {each.key: (each.before, each.after) for each in first.diff(second).sections["metrics"]}
     assert changes["loss.last"] == ("3", "2")
+    assert first.diff(second.folder).changes == first.diff(second).changes
+    with pytest.raises(ProblemsFound, match="E703"):
+        first.diff("an unknown job")
     (project / "train.py").write_text("other\n")
     with pytest.raises(ProblemsFound, match="E731"):
         first.rerun()

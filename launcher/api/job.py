@@ -352,14 +352,19 @@ class Job:
             raise fail("E705", str(self.folder), "its steps are not recorded on this machine", remedy=remedy)
         return run_dir
 
-    def diff(self, other: "Job") -> "Comparison":
+    def diff(self, other: "Job | str | os.PathLike[str]") -> "Comparison":
         """Return how another job differs: configuration, code, data, image, packages and metrics.
 
+        Args:
+            other: The job, or what `attach` takes.
+
         Raises:
-            ProblemsFound: One of them was adopted and has no bundle (E713), or its files are damaged.
+            ProblemsFound: No such job exists (E703), one of them was adopted and has no bundle (E713), or its files
+                are damaged.
         """
         from launcher.api import reproducing
 
+        other = other if isinstance(other, Job) else attach(other, session=self.session)
         return reproducing.of_jobs(self.folder, other.folder)
 
     def changed(self) -> "Comparison":

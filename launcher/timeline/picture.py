@@ -198,7 +198,7 @@ def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
         line = {"arrowstyle": "-", "color": pictures.QUIET, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0}
         axes.annotate("", (flag.event.time_s, 1), (0, up + 7), arrowprops=line, **place)
         side, away = ("left", 3) if flag.begin == flag.x else ("right", -3)
-        look = {"ha": side, "fontsize": _LABEL_SIZE, "zorder": 4}  # above the lines that it covers
+        look: dict[str, Any] = {"ha": side, "fontsize": _LABEL_SIZE, "zorder": 4}  # above the lines that it covers
         behind = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
         axes.annotate(flag.words, (flag.event.time_s, 1), (away, up), bbox=behind, **look, **place)
 
