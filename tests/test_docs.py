@@ -6,6 +6,7 @@ trains.
 
 import itertools
 import re
+import shlex
 import signal
 import subprocess
 import tomllib
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import ROOT
 from page_commands import A_JOB, PAGES, commands
 from whole_jobs import bundle_of, start, wait_for
@@ -121,6 +123,16 @@ def test_links_of_the_pages_lead_somewhere(page):
         if section:
             heads = re.findall(r"^#+ (.+)$", target.read_text("utf-8"), re.M)
             assert section in [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_what_the_pages_show_can_be_pasted(page):
+    text = (ROOT / page).read_text("utf-8")
+    for block in re.findall(r"^```yaml\n(.*?)^```$", text, re.S | re.M):
+        assert yaml.safe_load(block)
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.S | re.M)
+    overrides = [each for each in re.findall(r"`([^`]+)`", prose) if re.match(r"[\w.+]+=\S", each)]
+    assert [each for each in overrides if len(shlex.split(each)) > 1 and re.search(r"=[\[{]", each)] == []
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -10,18 +10,19 @@ PositiveSeconds = Annotated[float, Field(gt=0, le=1e7)]
 
 
 class Hang(Model):
-    """Time limits after which a job with running workers counts as hanging; it is then restarted from its newest
-    checkpoint.
+    """Time limits after which a job with running workers counts as hanging. The node of a rank that is known to hang
+    is replaced; otherwise the job is restarted from its newest checkpoint.
 
     Source: names of HyperPod's runPolicy.logMonitoringConfiguration; here the steps are watched, not log lines.
     """
 
     expectedStartCutOffInSeconds: PositiveSeconds | None = None
     """Seconds from a start of the workers to the first step, and for a checkpoint. Default: ten times the longest
-    start, or save, of the job, at least cluster.collective_timeout; no limit before the first one."""
+    start, at least 1200 (60 where workers stay), or ten times the longest save, at least cluster.collective_timeout;
+    no limit before the first one."""
     expectedRecurringFrequencyInSeconds: PositiveSeconds | None = None
     """Seconds between two steps. Default: ten times the longest of the last 50 steps, at least
-    cluster.collective_timeout."""
+    cluster.collective_timeout and twice the longest step of the launch."""
     otherWorkCutOffInSeconds: PositiveSeconds | None = None
     """Seconds for each of an evaluation, an export, and the script's work after its last step. Default: no
     limit."""
