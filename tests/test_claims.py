@@ -156,7 +156,7 @@ def test_rules_are_registered_only_where_the_scheme_places_them():
 def test_a_backends_rules_are_those_of_its_package_and_of_one_whose_jobs_it_runs():
     found = {each.name: {rules.split(".")[2] for rules in each.rules()} for each in backend_registry.descriptions()}
     assert found == {
-        "local": set(),
+        "local": {"local"},
         "contract": {"sagemaker", "sagemaker_local"},
         "k8s": {"kubernetes"},
         "ray": {"ray"},

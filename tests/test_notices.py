@@ -194,3 +194,18 @@ def test_numbers_in_the_arguments_of_a_script_are_texts_too(prepare):
 def test_a_variable_of_the_launchers_is_noticed(prepare, word, says):
     found = [notice.message for notice in prepare(*LLAMA_K8S, word).notices if notice.code == "N183"]
     assert found == ([says] if says else [])
+
+
+@pytest.mark.parametrize(
+    ("words", "is_noticed"),
+    [
+        (("cluster.scenario=bit-rot",), True),
+        (("+cluster.events=[{at:{step:9},slow_checkpoint:{seconds:5}}]",), True),
+        (("cluster.scenario=bit-rot", "recipes.elastic_policy.resize=restart"), False),
+        (("cluster.scenario=worker-crash",), False),
+        ((), False),
+    ],
+)
+def test_an_event_about_a_checkpoint_that_is_never_made_is_noticed(prepare, words, is_noticed):
+    found = [notice for notice in prepare("recipes=training/tiny/tiny_lm_cpu", *words).notices if notice.code == "N192"]
+    assert bool(found) is is_noticed

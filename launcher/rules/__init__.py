@@ -38,7 +38,7 @@ ORDER = (
     *("N107", "N127", "N128", "N126", "N118", "N440", "N441"),  # possible oversights
     *("N133", "N134", "N199", "N130", "N131", "N138", "N132", "N135"),  # checkpoints
     *("N117", "N166", "N170", "N172", "N171", "N136", "N184", "N185"),  # the cluster's own
-    *("N186", "N187", "N188", "N189"),
+    *("N186", "N187", "N188", "N189", "N192"),
     *("N460", "N461"),  # the family's own
 )
 """The order in which a launch prints its notices; unlisted ones come last."""
