@@ -1,7 +1,10 @@
 """What starts a script of the user's own: which key is at fault, its value, and what to type."""
 
 import pytest
+from conftest import LLAMA as LLAMA_NAME
 
+LLAMA = f"recipes={LLAMA_NAME}"
+VERL = "recipes=fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-lora"
 J = "cluster.sm_jobs_config"
 CFG = "recipes.training_cfg"
 D = "recipes.distribution"
@@ -83,6 +86,22 @@ def test_lists_of_plain_values_are_arguments(prepare):
 def test_what_only_other_images_read_is_refused(faults, override, value, remedy):
     path = override.lstrip("+").partition("=")[0]
     assert faults("k8s", ENTRY, override) == [("E108", path, value, remedy)]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "remedy"),
+    [
+        ((VERL, "git.commit=abcdef1234"), "E108", "git.commit=null"),
+        ((VERL, "git.entry_script=/a.py"), "E108", "git.entry_script=null"),
+        ((VERL, "cluster=slurm", "git.entry_module=a.b"), "E108", "git.entry_module=null"),
+        (("recipes=training/tiny/tiny_lm_cpu", "git.branch=main"), "E108", "git.branch=null"),
+        ((LLAMA, "git.branch=main"), "E123", "git.repo_url_or_path=<repository>, or git.branch=null"),
+    ],
+)
+def test_code_that_a_program_does_not_fetch_is_refused(problems, words, code, remedy):
+    found = problems("cluster=k8s", "container=me/image:1", "instance_type=ml.p5.48xlarge", *words)
+    found = [each for each in found if each.path.startswith("git.")]
+    assert [(each.code, each.remedy) for each in found] == [(code, remedy)]
 
 
 def test_only_one_launcher_starts_the_script(faults):

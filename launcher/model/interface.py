@@ -96,6 +96,8 @@ class Role(NamedTuple):
     """Variables of every process of the role, wherever the job runs."""
     nodes: Callable[[JobSpec], int] = lambda job: job.initial_nodes
     """Nodes that run the role when the job starts."""
+    reads_git: bool = False
+    """Whether the image's start script reads the keys of `git`, and fetches the code that they name."""
     image_log: str | None = None
     """File in the container that also receives the output of `image_command`."""
     requests: Callable[[JobSpec], Mapping[str, str]] = lambda job: {}

@@ -40,6 +40,7 @@ def workers(
         image_command=lambda job: _START_SCRIPT,
         image_env=lambda job: _variables(job, default(job)),
         env=env,
+        reads_git=True,
         image_log=_LOG,
     )
 

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, cast
 from launcher.common.problems import Notice, Problem
 from launcher.model.backend_registry import described, is_serverless
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.family_registry import interface
 from launcher.model.interface import BUNDLE_CONFIGS
+from launcher.model.job_spec import OPEN
 from launcher.model.training_args import BATCH_KEYS
 from launcher.rules import SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
@@ -18,6 +20,7 @@ _SCRIPT = "recipes.training_cfg"
 _BATCH = f"recipes.{BATCH_KEYS.train_batch_size}"
 _PROCESSES = (f"{_SCRIPT}.run.ntasks_per_node", "recipes.trainer.devices")
 _KEYS = "docs/decisions.md, A script of your own"
+_TRAINER = "cluster.trainer"
 _REVISION = ("repo_url_or_path", "branch", "commit", "token")
 """Keys of `git` that name a revision, which some backends fetch for every program."""
 CODE_KEYS = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
@@ -86,23 +89,46 @@ def arguments_are_words(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
                 yield problem(f"{path}.{name}", message, value=value, allowed=BUNDLE_CONFIGS)
 
 
-@rule("E108", "git", "recipes.pre_script", "recipes.post_script", source=_KEYS)
+@rule("E108", "git", "recipes.pre_script", "recipes.post_script", _TRAINER, source=_KEYS)
 def nothing_is_unread(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Keys of the launcher's own images would have no effect on your script."""
-    for section, names in _UNREAD.items() if is_script(checked) else ():
-        if section == "recipes" and getattr(checked.settings, "runtime", None) == "launcher":
+    """Keys that the start script of some images reads would have no effect on another program."""
+    if checked.trainer == OPEN or interface(checked).workers.reads_git:
+        return
+    what = "your script" if is_script(checked) else "this recipe's program"
+    for section, names in _UNREAD.items():
+        if section == "recipes" and (
+            not is_script(checked) or getattr(checked.settings, "runtime", None) == "launcher"
+        ):
             continue  # the entrypoint of the user's own image runs them
         holder = checked.launch.git if section == "git" else checked.recipe
         for name in names:
             if name in _REVISION and described(checked.backend).files.has_revisions:
                 continue
             if (value := getattr(holder, name)) is not None:
+                is_entry = is_script(checked) and name.startswith("entry_")
                 yield problem(
                     f"{section}.{name}",
-                    "is read only by the LLMFT image, not by your script",
+                    f"is read only by images with a start script, such as LLMFT's, not by {what}",
                     value=None if name == "token" else value,
-                    remedy=f"training_cfg.{name}={value}" if name.startswith("entry_") else f"{section}.{name}=null",
+                    remedy=f"training_cfg.{name}={value}" if is_entry else f"{section}.{name}=null",
                 )
+
+
+@rule("E123", "git", _TRAINER, source="git-clone(1)")
+def revision_has_a_repository(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A branch, a commit or a token belongs to the repository that the image's start script fetches."""
+    if not described(checked.backend).files.has_revisions and interface(checked).workers.reads_git:
+        yield from names_no_repository(checked, problem)
+
+
+def names_no_repository(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Yield a Problem for each key of a revision if there is no repository that has it."""
+    git = checked.launch.git
+    for name in _REVISION[1:] if not git.repo_url_or_path else ():
+        if (value := getattr(git, name)) is not None:
+            shown = None if name == "token" else value
+            remedy = f"git.repo_url_or_path=<repository>, or git.{name}=null"
+            yield problem(f"git.{name}", "names no repository", value=shown, remedy=remedy)
 
 
 def states_no_processes(checked: CheckedRecipe) -> bool:

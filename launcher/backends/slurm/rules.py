@@ -10,9 +10,9 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.family_registry import interface
 from launcher.model.job_spec import OPEN, PUBLISHED
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
+from launcher.rules.custom import names_no_repository
 
 _DOCS = "docs/slurm.md"
-_REVISION = ("branch", "commit", "token")
 _RAY_CPUS = 4
 """For each device: verl takes three, and one for its program. Source: verl 0.7, trainer/ppo/ray_trainer.py,
 ResourcePoolManager.create_resource_pool; trainer/main_ppo.py, TaskRunner."""
@@ -57,12 +57,8 @@ def ranks_can_be_started(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
 @rule("E443", "git", "cluster.trainer", source=_DOCS)
 def revision_is_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The launcher fetches code itself; what only the image's start script does is not done."""
+    yield from names_no_repository(checked, problem)
     git = checked.launch.git
-    for name in _REVISION if not git.repo_url_or_path else ():
-        if (value := getattr(git, name)) is not None:
-            shown = None if name == "token" else value
-            remedy = f"git.repo_url_or_path=<repository>, or git.{name}=null"
-            yield problem(f"git.{name}", "names no repository", value=shown, remedy=remedy)
     script = git.entry_script
     if checked.trainer == PUBLISHED and script and not (git.repo_url_or_path or script.startswith("/")):
         message = "is relative, but there is no repository that it could be in"
