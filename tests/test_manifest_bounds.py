@@ -25,7 +25,9 @@ REPOSITORY = "git.repo_url_or_path"
 
 REFUSED = [
     (RESOURCES.format("hugepages: 5Mi, memory: 1Gi"), "E309", "recipes.resources.hugepages", "6Mi"),
-    (RESOURCES.format("hugepages: 1, memory: 1Gi"), "E309", "recipes.resources.hugepages", "2Mi"),
+    (RESOURCES.format("hugepages: 3Mi, memory: 1Gi"), "E309", "recipes.resources.hugepages", "4Mi"),
+    (RESOURCES.format("memory: 64"), "E309", "recipes.resources.memory", "a unit, such as Gi"),
+    (RESOURCES.format("memory: 64m"), "E309", "recipes.resources.memory", "a unit, such as Gi"),
     (RESOURCES.format("cpu: -1"), "E309", "recipes.resources.cpu", "negative"),
     (RESOURCES.format("memory: 1gi"), "E309", "recipes.resources.memory", "quantity"),
     (RESOURCES.format("memory: '٣Gi'"), "E309", "recipes.resources.memory", "quantity"),
@@ -337,7 +339,7 @@ def test_a_null_character_is_refused(recipes, tmp_path):
     ("override", "path"),
     [
         ("+env_vars.A='a\0b'", "env_vars.A"),
-        ("git.branch='a\0b'", "git.branch"),
+        ("git.repo_url_or_path='https://a/\0b'", "git.repo_url_or_path"),
         ("cluster.command=[x,'a\0b']", "cluster.command.1"),
         ("++recipes.post_script=[x,'a\0b']", "recipes.post_script"),
         ("training_cfg.script_args=[{-a: 1},{-b: 'a\0b'}]", "recipes.training_cfg.script_args.1"),

@@ -31,7 +31,7 @@ class _Programs(Programs["Settings"]):
 
 class _Secrets(Secrets):
     sources: ClassVar[tuple[str, ...]] = ("env",)
-    url_keys: ClassVar[tuple[str, ...]] = ("cluster.address", "cluster.command")
+    url_keys: ClassVar[tuple[str, ...]] = ("cluster.command",)
 
 
 class RayDescription(BackendDescription["Settings"]):

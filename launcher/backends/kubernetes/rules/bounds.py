@@ -27,6 +27,9 @@ ARGS_LIMIT = 1 << 20
 _HUGE_PAGE = 2 << 20
 """Bytes of a page of hugepages-2Mi."""
 
+_LEAST_BYTES = 1 << 20
+"""Of memory: no program starts with less, and who asks for less has left out the unit."""
+
 PATH_LIMIT = 4095
 """Bytes of a path. Source: path_resolution(7), PATH_MAX less its null byte."""
 _UNMOUNTABLE = ("/proc", "/config")
@@ -67,6 +70,8 @@ def quantity_fault(resource: str, text: str | int) -> str | None:
         return "is not a Kubernetes quantity, e.g. 5120Mi"
     if value < 0:
         return "is negative"
+    if resource != "cpu" and 0 < value < _LEAST_BYTES:
+        return "is less than 1 MiB: without a unit, such as Gi, a quantity is in bytes"
     if resource == "hugepages" and value % _HUGE_PAGE:
         return f"is not a multiple of the page size, 2 MiB; the next one is {-(-value // _HUGE_PAGE) * 2}Mi"
     return None
