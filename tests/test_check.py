@@ -4,6 +4,7 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S
 
 ARGS = "recipes.training_config.training_args"
+PEFT = "recipes.training_config.model_config.peft_config"
 SCALE = "++recipes.scale_config"
 POLICY = "recipes.elastic_policy"
 TIERS = f"++{POLICY}.preemption={{{{base_priority_class:{{}},elastic_priority_class:{{}}}}}}"
@@ -50,6 +51,8 @@ FAULTS = [
     ),
     ((f"{POLICY}.max_nodes=99999999999",), "E102", f"{POLICY}.max_nodes", "100000"),
     ((f"{ARGS}.learning_rate=inf",), "E102", f"{ARGS}.learning_rate", "finite"),
+    ((f"{ARGS}.weight_decay=-0.1",), "E102", f"{ARGS}.weight_decay", "equal to 0"),
+    ((f"{PEFT}.lora_dropout=5",), "E102", f"{PEFT}.lora_dropout", "equal to 1"),
     (("++recipes.resources={hugepages: 5120Mi}",), "E309", "recipes.resources.hugepages", "memory"),
     (("git.token={secretKeyRef: {name: My Secret, key: b}}",), "E601", None, "secretKeyRef"),
     (("cluster.custom_labels={kueue.x-k8s.io/queue-name: q}",), "E303", None, "cluster.queue_name"),
@@ -185,7 +188,7 @@ FAULTS = [
     (("+env_vars.WANDB_API_KEY=abc123",), "E602", "env_vars.WANDB_API_KEY", "in clear"),
     (("git.repo_url_or_path=https://u:abc123@host/r",), "E603", "git.repo_url_or_path", "credentials"),
     (("+env_vars.A-B=1",), "E604", "env_vars.A-B", "environment variable"),
-    (("git.token={env: TOKEN}",), "E605", "git.token", "pod"),
+    (("git.token={env: TOKEN}", "git.repo_url_or_path=https://a.b/c"), "E605", "git.token", "pod"),
     (("training_cfg={entry_script: a.py}",), "E105", "recipes.training_cfg", "not run your script"),
     (("++recipes.checkpointless=true",), "E902", "recipes.checkpointless", "not yet"),
 ]

@@ -33,6 +33,9 @@ def _attention(name: str) -> str:
     return name
 
 
+_NonNegative = Annotated[float, Field(ge=0)]
+
+
 class GenerationCfg(Model):
     """How the model answers when it is evaluated."""
 
@@ -44,12 +47,12 @@ class GenerationCfg(Model):
     """Concurrent generation jobs; the published recipes use 0 to 2."""
     num_return_sequences: PositiveInt
     """Answers per prompt."""
-    temperature: float
+    temperature: _NonNegative
     """Spread of the sampling: towards 0 only the likeliest tokens, 1 the model's own distribution."""
     tensor_parallel_size: PositiveInt | None = None
     """Devices that share the model while it answers. Raise it if the model does not fit on one."""
-    top_p: float
-    """Sample from the smallest set of tokens whose probabilities add up to this, 0 to 1."""
+    top_p: Annotated[float, Field(gt=0, le=1)]
+    """Sample from the smallest set of tokens whose probabilities add up to this, above 0 and at most 1."""
 
 
 class PeftConfig(Model):
@@ -63,7 +66,7 @@ class PeftConfig(Model):
     """Rank of the adapters. Higher learns more, and needs more memory for states and larger adapter files."""
     lora_alpha: PositiveInt
     """Strength of the adapters: their output is scaled by lora_alpha ÷ r. Change it along with r."""
-    lora_dropout: float
+    lora_dropout: Annotated[float, Field(ge=0, le=1)]
     """Dropout in front of each adapter, 0 to 1; against overfitting on little data."""
     bias: Literal["none", "all", "lora_only"]
     """Bias terms that are trained as well: none, all, or those beside an adapter."""
@@ -211,9 +214,9 @@ class TrainingArgs(BatchArgs):
     """PyTorch's older way to recompute. Leave false; the published recipes with CPU offload set it."""
     gradient_clipping: bool
     """Whether gradients are clipped at gradient_clipping_threshold."""
-    gradient_clipping_threshold: float
+    gradient_clipping_threshold: _NonNegative
     """Norm at which gradients are clipped. Lower it when the loss jumps."""
-    l2: float
+    l2: _NonNegative
     """Weight decay under the name in trainers of this lineage. Use weight_decay; leave this at 0."""
     load_checkpoint: bool
     """true resumes from a checkpoint in training_dir. An elastic job needs it; false trains from the start after
@@ -284,7 +287,7 @@ class TrainingArgs(BatchArgs):
     use_wandb: str | None
     """null logs nothing to Weights & Biases. An API key does not belong here: it would be written into the bundle.
     Give WANDB_API_KEY by env_vars."""
-    weight_decay: float
+    weight_decay: _NonNegative
     """Decoupled weight decay of the optimizer; 0 turns it off."""
     # preference optimisation (trainer_type: dpo)
     M: int | None = None
