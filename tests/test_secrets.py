@@ -128,7 +128,7 @@ PLACES = {
     "wandb": ((*K8S, f"++{WANDB}=abc123", DECLARED), "E608", WANDB, None),
     "token": ((*K8S, f"{DATA}={TOKEN}"), "E609", DATA, None),
     "url": ((*K8S, f"{DATA}={URL}"), "E609", DATA, None),
-    "reference": (("git.token={secretKeyRef: {name: a, key: b}}",), "E605", "git.token", "git.token=…"),
+    "reference": (("git.repo_url_or_path=https://a.b/c", "git.token={secretKeyRef: {name: a, key: b}}"), "E605", "git.token", "git.token=…"),
 }  # fmt: skip
 
 

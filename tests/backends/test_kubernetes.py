@@ -172,6 +172,7 @@ def test_command_and_git_of_the_user(manifests):
     _, job = manifests(
         "cluster.command=[python,train.py]",
         "git.entry_module=my.module",
+        "git.repo_url_or_path=https://example.com/code",
         "git.branch=main",
         "git.update_adapter=true",
     )
