@@ -25,6 +25,7 @@ from launcher.model.config_tree import leaves
 
 CANARY = "Canary7f3a9c1e"
 K8S = (*LLAMA_K8S, "container=img:1")
+SLURM = (*K8S, "cluster=slurm", "instance_type=p5.48xlarge", "git.repo_url_or_path=https://a.b/c")
 ARGS = "recipes.training_config.training_args"
 
 
@@ -128,7 +129,7 @@ PLACES = {
     "wandb": ((*K8S, f"++{WANDB}=abc123", DECLARED), "E608", WANDB, None),
     "token": ((*K8S, f"{DATA}={TOKEN}"), "E609", DATA, None),
     "url": ((*K8S, f"{DATA}={URL}"), "E609", DATA, None),
-    "reference": (("git.repo_url_or_path=https://a.b/c", "git.token={secretKeyRef: {name: a, key: b}}"), "E605", "git.token", "git.token=…"),
+    "reference": ((*SLURM, "git.token={secretKeyRef: {name: a, key: b}}"), "E605", "git.token", "git.token=…"),
 }  # fmt: skip
 
 
