@@ -66,6 +66,17 @@ QUOTED = re.compile(r"""(["'])((?:\\.|(?!\1).)*)\1""")
 VARIABLE_NAME = "[A-Za-z_][A-Za-z0-9_]*"
 """Name of an environment variable. Source: POSIX, Environment Variables: what every shell can set."""
 
+SET_BY_BASH = frozenset(
+    (
+        *("_", "UID", "EUID", "PPID", "GROUPS", "SHLVL", "SECONDS", "RANDOM", "SRANDOM", "SHELLOPTS", "BASHOPTS"),
+        *("EPOCHSECONDS", "EPOCHREALTIME", "LINENO", "FUNCNAME", "DIRSTACK", "PIPESTATUS", "HISTCMD", "OPTIND"),
+        *("BASHPID", "BASH_ALIASES", "BASH_ARGC", "BASH_ARGV", "BASH_CMDS", "BASH_COMMAND", "BASH_LINENO"),
+        *("BASH_REMATCH", "BASH_SOURCE", "BASH_SUBSHELL", "BASH_VERSINFO"),
+    )
+)
+"""Names to which bash gives values of its own, so that programs receive no other; some end a script that sets them.
+Source: bash(1), Shell Variables; tried with bash 5.2."""
+
 _SECRET_KEY = re.compile(r"\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*")
 _LONGEST_KEY = 253
 

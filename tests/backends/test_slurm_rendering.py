@@ -23,7 +23,7 @@ PUBLISHED = (
 OPEN = ("cluster.trainer=open", "rehearse=true", "container=null")
 PARAMETERS = "cluster.additional_parameters"
 TOOLS = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
-SCRIPTS = ("slurm/job.sh", "slurm/node.sh")
+SCRIPTS = ("slurm/job.sh", "slurm/node.sh", "slurm/variables.sh")
 
 
 def files(folder, *words):
@@ -92,10 +92,10 @@ def test_a_folder_that_is_copied_appears_complete_or_not_at_all(tmp_path):
 
 
 def test_variables_of_nccl_and_efa_are_set_for_several_nodes_and_may_be_overridden(tmp_path):
-    several = files(tmp_path, *PUBLISHED, "env_vars={NCCL_IGNORE_DISABLED_P2P: 0}")["slurm/node.sh"]
+    several = files(tmp_path, *PUBLISHED, "env_vars={NCCL_IGNORE_DISABLED_P2P: 0}")["slurm/variables.sh"]
     assert "export FI_PROVIDER=efa" in several and "export NCCL_SOCKET_IFNAME='^lo,docker0" in several
     assert "export NCCL_IGNORE_DISABLED_P2P=0" in several and "P2P=1" not in several
-    assert "FI_PROVIDER" not in files(tmp_path, *PUBLISHED, "recipes.trainer.num_nodes=1")["slurm/node.sh"]
+    assert "FI_PROVIDER" not in files(tmp_path, *PUBLISHED, "recipes.trainer.num_nodes=1")["slurm/variables.sh"]
 
 
 def test_every_key_of_the_header_is_an_option_of_sbatch(tmp_path):
@@ -215,7 +215,7 @@ def test_auto_resume_is_a_word_of_the_step(tmp_path):
 
 
 def test_a_secret_is_a_variable_of_the_launch(tmp_path):
-    text = files(tmp_path, *PUBLISHED, "env_vars={HF_TOKEN: {env: MINE}}")["slurm/node.sh"]
+    text = files(tmp_path, *PUBLISHED, "env_vars={HF_TOKEN: {env: MINE}}")["slurm/variables.sh"]
     assert 'export HF_TOKEN="${MINE:?' in text
 
 
@@ -305,7 +305,7 @@ ELASTIC = (
 )
 def test_the_scripts_of_an_elastic_job_are_sound(tmp_path, words):
     made = files(tmp_path, *ELASTIC, *words)
-    for name in ("slurm/job.sh", "slurm/agent.sh", "slurm/guard.sh", "slurm/release.sh"):
+    for name in ("slurm/job.sh", "slurm/agent.sh", "slurm/guard.sh", "slurm/release.sh", "slurm/variables.sh"):
         words = ("shellcheck", "--shell=bash", "-")
         done = subprocess.run(words, input=made[name], capture_output=True, text=True, env=TOOLS)
         assert done.returncode == 0, (name, done.stdout)
