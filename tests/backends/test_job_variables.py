@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import LLAMA, frozen_context
+from conftest import LLAMA, ROOT, frozen_context
 
 from launcher import pipeline
 from launcher.common.syntax import SET_BY_BASH
@@ -125,3 +125,12 @@ def test_names_that_are_refused_would_not_reach_a_program(name):
     line = f"[[ a =~ a ]]; : | :\nexport {name}=mine-1; : | :\nexec env"
     done = subprocess.run(("bash", "-euc", line), env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
     assert f"{name}=mine-1" not in done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("template", ["ray/node.sh.j2", "sagemaker/start.sh.j2", "kubernetes/entrypoint.sh.j2"])
+def test_scripts_that_start_with_the_variables_set_none_of_them(template):
+    text = (ROOT / "templates" / template).read_text()
+    words = re.findall(r"(?m)^\s*((?:[a-z_]+\+?=\S+ ?)+)|^\s*for ([a-z_]+) in|read -r ([a-z_ ]+)", text)
+    found = {name.partition("=")[0].strip("+") for group in words for name in " ".join(group).split()}
+    later = {"missed", "found", "_", "group"}  # local, or no program starts later
+    assert found and {name for name in found - later if not name.startswith("recipes_")} == set()
