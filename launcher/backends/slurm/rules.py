@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 
-from launcher.backends.slurm.options import Settings, notice_s, runtime_of, slurm_options
+from launcher.backends.slurm.options import Settings, SlurmRelease, notice_s, runtime_of, slurm_options
 from launcher.backends.slurm.sbatch_options import MEMORY_KEYS, gres_amounts, minutes
 from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
@@ -256,9 +256,19 @@ def setup_may_activate_another_python(planned: PlannedRecipe, notice: MakeNotice
 def keys_take_effect_with_others(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Some keys say how something is done that the job does not do at all."""
     options, checked = slurm_options(planned.checked), planned.checked
+    distribution = getattr(checked.recipe, "distribution", None)
+    docker = None if runtime_of(options.container_runtime, planned.job.image) == "docker" else "docker as the runtime"
+    requeue = None if options.requeue or checked.is_elastic else "cluster.requeue=true"
+    release = requeue or (None if options.release.enabled else "cluster.release.enabled=true")
     without = {
         "container_mounts": None if planned.job.image else "a container",
+        "slurm_docker_cfg.docker_args": docker,
+        "slurm_docker_cfg.post_launch_commands": docker,
         "growth": None if checked.is_elastic else "an elastic job",
+        "array_parallelism": "a job of fixed size" if checked.is_elastic else None,
+        "mpi": None if distribution is not None and distribution.is_mpi else "recipes.distribution.mpi.enabled=true",
+        "release.enabled": requeue if options.release.enabled else None,
+        **{f"release.{key}": release for key in SlurmRelease.model_fields if key != "enabled"},
         "ssh_folder": None if options.ssh else "cluster.ssh",
     }
     for key, needed in without.items():
