@@ -349,3 +349,76 @@ def test_a_time_limit_that_slurm_does_not_read_is_one_problem(tmp_path, value):
 
 def test_a_time_limit_in_which_an_elastic_job_can_save_is_accepted(tmp_path):
     assert "#SBATCH --time=0:2:31" in files(tmp_path, *ELASTIC, "cluster.time='0:2:31'")["slurm/job.sh"]
+
+
+ON_DOCKER, ON_PYXIS, ON_APPTAINER, ON_CHARLIECLOUD = (
+    f"cluster.container_runtime={runtime}" for runtime in ("docker", "pyxis", "apptainer", "charliecloud")
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "runtime", "remedy"),
+    [
+        ("https://a/b:1", ON_DOCKER, None),
+        ("my image", ON_DOCKER, None),
+        ("/fsx/x.sif", ON_DOCKER, "cluster.container_runtime=apptainer"),
+        ("img.sqsh", "cluster.partition=a", "container=<folder>/img.sqsh"),
+        ("my image", ON_PYXIS, None),
+        ("a/b:1", ON_APPTAINER, "container=docker://a/b:1"),
+        ("i.sif", ON_APPTAINER, "container=<folder>/i.sif"),
+        ("https://a/b:1", ON_CHARLIECLOUD, None),
+    ],
+)
+def test_an_image_that_a_runtime_does_not_take_is_refused(tmp_path, image, runtime, remedy):
+    found = problem(tmp_path, *PUBLISHED, f"container='{image}'", runtime)
+    assert (found.code, found.path) == ("E436", "container")
+    assert (found.remedy or "").startswith(remedy or "") and bool(found.remedy) is bool(remedy)
+
+
+@pytest.mark.parametrize(
+    ("image", "runtime"),
+    [
+        ("nvcr.io#nvidia/pytorch:24.01-py3", ON_PYXIS),
+        ("docker://me@nvcr.io#nvidia/pytorch:24.01-py3", ON_PYXIS),
+        (f"a/b@sha256:{'0' * 64}", ON_PYXIS),
+        ("/fsx/my image.sqsh", ON_PYXIS),
+        ("docker://a/b:1", ON_APPTAINER),
+        ("oras://a/b:1", ON_APPTAINER),
+        ("docker-archive:/fsx/a.tar", ON_APPTAINER),
+        ("a/b:1", ON_CHARLIECLOUD),
+    ],
+)
+def test_every_form_of_a_runtimes_images_is_taken(tmp_path, image, runtime):
+    assert pipeline.prepare((*PUBLISHED, f"container='{image}'", runtime), frozen_context(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("path", "runtime", "remedy"),
+    [
+        ("/fsx:/data", ON_DOCKER, "cluster.container_mounts.0=/fsx"),
+        ("/a:ro", ON_DOCKER, "cluster.container_mounts.0=/a"),
+        ("fsx", ON_DOCKER, "cluster.container_mounts.0=/fsx"),
+        ("~/data", ON_DOCKER, None),
+        ("/../etc", ON_DOCKER, None),
+        ("/", ON_DOCKER, None),
+        ("/proc/sys", ON_DOCKER, None),
+        ("/a,b", ON_PYXIS, None),
+    ],
+)
+def test_a_mount_that_is_not_the_path_of_a_folder_is_refused(tmp_path, path, runtime, remedy):
+    words = (*PUBLISHED, "container=a/b:1", f"cluster.container_mounts=['{path}']", runtime)
+    found = problem(tmp_path, *words)
+    assert (found.code, found.path, found.remedy) == ("E439", "cluster.container_mounts.0", remedy)
+    assert remedy is None or pipeline.prepare((*words, remedy), frozen_context(tmp_path))
+
+
+def test_a_path_may_have_commas_where_they_separate_nothing_and_is_mounted_once(tmp_path):
+    words = (*PUBLISHED, "container=a/b:1")
+    assert "--volume /a,b:/a,b " in files(tmp_path, *words, "cluster.container_mounts=['/a,b']")["slurm/node.sh"]
+    assert problem(tmp_path, *words, "cluster.container_mounts=[/a,/a/]").path == "cluster.container_mounts.1"
+
+
+def test_the_steps_of_an_elastic_job_get_paths_without_quotes(tmp_path):
+    words = ("container=/fsx/i.sqsh", "cluster.container_mounts=['/fsx/a b']")
+    request = json.loads(files(tmp_path, *ELASTIC, *words)["slurm/elastic.json"])
+    assert "--container-mounts={bundle}:{bundle},/fsx/a b:/fsx/a b" in request["srun_words"]

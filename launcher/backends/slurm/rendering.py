@@ -92,6 +92,7 @@ def _fixed(job: JobSpec, options: Settings, batch: Mapping[str, Any], node: Mapp
     is_mpi, runtime = _starts_by_mpi(job), node["runtime"]
     is_mpirun = is_mpi and options.mpi == "mpirun"
     mpi_words = [f"--mpi={options.mpi}", "--distribution=block"] if is_mpi and not is_mpirun else []
+    pairs = _pairs(node["mounts"])
     text = render_template(
         "slurm/job.sh.j2",
         **batch,
@@ -110,7 +111,7 @@ def _fixed(job: JobSpec, options: Settings, batch: Mapping[str, Any], node: Mapp
         tasks=job.nproc_per_node if is_mpi else 1,
         cpus_per_task=options.cpus_per_task if is_mpi else None,
         srun_words=[*_srun_words(options, runtime, job.image), *mpi_words],
-        mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(node["mounts"])}'] if runtime == "pyxis" else (),
+        mounts=[f'--container-mounts="$bundle:$bundle"{quote(pairs) if pairs else ""}'] if runtime == "pyxis" else (),
     )
     files = {JOB_FILE: text, NODE_FILE: render_template("slurm/node.sh.j2", **node, ray_path=RAY_FILE)}
     if node["has_ray"]:
@@ -259,7 +260,7 @@ def _srun_words(options: Settings, runtime: str, image: str | None) -> list[str]
 
 
 def _pairs(paths: Sequence[str]) -> str:
-    return "".join(f",{quote(f'{path}:{path}')}" for path in paths)
+    return "".join(f",{path}:{path}" for path in paths)
 
 
 def _starts_by_mpi(job: JobSpec) -> bool:
