@@ -1,6 +1,5 @@
 """A job's variables reach its processes under any name, and change neither the scripts nor the node's programs."""
 
-import os
 import re
 import subprocess
 import sys
@@ -25,9 +24,11 @@ RUNTIMES = {
 ELASTIC = (*TINY, "cluster=slurm", "instance_type=m5.2xlarge", "env_vars.TOKEN={env: MINE}")
 LOCAL = (*TINY, "cluster=local", "env_vars.TOKEN={env: MINE}")
 JOBS = {
-    **{runtime: ((*SLURM, *words), "slurm/node.sh") for runtime, words in RUNTIMES.items()},
-    "elastic": (ELASTIC, "slurm/agent.sh"),
-    "local": (LOCAL, "run.sh"),
+    **{runtime: ((*SLURM, *words), "slurm/node.sh", ()) for runtime, words in RUNTIMES.items()},
+    "elastic": (ELASTIC, "slurm/agent.sh", ("0", "127.0.0.1", "9")),
+    "elastic warm": (ELASTIC, "slurm/agent.sh", ("warm", "a-socket")),
+    "local": (LOCAL, "run.sh", ("0", "9")),
+    "local warm": (LOCAL, "run.sh", ("warm", "a-socket")),
 }
 OF_BASH = ("IFS", "PWD", "OLDPWD", "PS4", "REPLY", "MAPFILE", "HOSTNAME", "SHELL")
 OF_NODES = ("HOME", "TMPDIR", "LD_PRELOADED", "PYTHONHOMES", "DOCKER_HOST", "RECIPES_PORT", "SLURM_NODEID", "NNODES")
@@ -85,18 +86,16 @@ def started(folder, words, script, values, arguments):
 
 @pytest.mark.parametrize("kind", JOBS)
 def test_variables_reach_the_processes_under_any_name(tmp_path, kind):
-    words, script = JOBS[kind]
+    words, script, arguments = JOBS[kind]
     names = {*assigned(render(tmp_path, words)), *OF_BASH, *OF_NODES} - SET_BY_BASH
     assert {"port", "bundle"} <= names
     values = {name: f"mine-{name}" for name in names} | {"PATH": f"/mine:{tmp_path}/tools:/usr/bin:/bin"}
-    arguments = {"agent.sh": ("0", "127.0.0.1", "9"), "run.sh": ("0", "9")}
-    own = arguments.get(os.path.basename(script), (str(tmp_path), "7"))
-    found = started(tmp_path, words, script, {**values, "PYTHONPATH": "/mine"}, own)
+    found = started(tmp_path, words, script, {**values, "PYTHONPATH": "/mine"}, arguments or (str(tmp_path), "7"))
     # the made-up python is a script of bash, which replaces these
     kept = {name: value for name, value in values.items() if name not in ("IFS", "PWD", "OLDPWD", "PS4")}
     assert {name: found.get(name) for name in kept} == kept
     assert found["TOKEN"] == "secret"
-    behind = {"docker": ":/image", "none": ":/launcher", "elastic": ":/launcher"}
+    behind = {"docker": ":/image", "none": ":/launcher", "elastic": ":/launcher", "elastic warm": ":/launcher"}
     assert found["PYTHONPATH"] == f"/mine{behind.get(kind, '')}"
 
 
