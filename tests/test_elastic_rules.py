@@ -182,6 +182,6 @@ def test_workers_stay_where_the_recipe_says_so(render, words, file):
     stays = render(recipe, f"{POLICY}.resize=in_place", f"{POLICY}.graceful_shutdown_timeout=33", *words).files
     (name,) = (each for each in stays if each.endswith(file))
     assert "--inprocess-restart" in stays[name] and "--inprocess-timeout=33" in stays[name]
-    assert "RECIPES_IN_PLACE" in stays[name]
+    assert any("RECIPES_IN_PLACE" in text for text in stays.values())
     assert not any("inprocess" in text or "RECIPES_IN_PLACE" in text for text in anew.values())
     assert "; workers stay" in stays["plan.md"] and "workers stay" not in anew["plan.md"]

@@ -49,12 +49,12 @@ def test_plan_and_bundle_name_the_trainer_and_a_rehearsal(render, prepare, words
 
 def test_a_rehearsal_on_this_machine_starts_the_open_trainer(render):
     script = render(*LLMFT, "rehearse.steps=0").files["run.sh"]
-    assert script.rstrip().endswith('-m launcher.runtime.entrypoint --rehearse --config-path "$bundle"/configs')
+    assert ' -m launcher.runtime.entrypoint --rehearse --config-path "$bundle"/configs\n' in script
     bounded = render(*LLMFT, "rehearse=true").files["run.sh"]
     assert ' --rehearse --rehearsal-samples 26 --config-path "$bundle"/configs\n' in bounded
     model = "transformers.models.llama.modeling_llama"
     modules = f"transformers.modeling_utils {model} peft launcher.runtime.finetune.trainer"
-    assert f'exec "$python" -m launcher.runtime.warm "$port" {modules}\n' in script
+    assert f'set -- "$python" -m launcher.runtime.warm "$port" {modules}\n' in script
 
 
 @pytest.mark.slow
@@ -305,7 +305,7 @@ def test_a_training_job_starts_the_open_trainer_by_the_start_script(render, prob
     bundle = render(*SM_JOBS, ECR, "rehearse=true")
     asked = json.loads(bundle.files["request.json"])["AlgorithmSpecification"]
     assert asked["ContainerEntrypoint"] == ["/bin/bash", "/opt/ml/input/data/recipe/start.sh"]
-    words = '-m launcher.runtime.entrypoint --rehearse --config-path "$recipe"'
+    words = '-m launcher.runtime.entrypoint --rehearse --config-path "$recipes_configs"'
     assert bundle.files["start.sh"].rstrip().endswith(words)
     assert found(problems(*SM_JOBS, "rehearse=true")) == [("E117", "container")]
     assert found(problems(*SM_JOBS, "rehearse=true", "container=null")) == [("E117", "container")]

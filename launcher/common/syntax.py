@@ -1,7 +1,10 @@
-"""Syntax of names: images, buckets, DNS names, variables, keys of Secrets. Pure."""
+"""Syntax of names: images, paths, buckets, DNS names, variables, keys of Secrets. Pure."""
 
 import ipaddress
 import re
+from collections.abc import Sequence
+from pathlib import PurePosixPath
+from posixpath import isabs, normpath
 
 _HOST = r"[a-zA-Z0-9](?:[-a-zA-Z0-9]*[a-zA-Z0-9])?"
 _PART = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
@@ -27,6 +30,58 @@ def is_image(text: str) -> bool:
         return False
     algorithm, _, value = (match["digest"] or "").partition(":")
     return not algorithm or len(value) == _DIGESTS.get(algorithm)
+
+
+PATH_LIMIT = 4095
+"""Bytes of a path. Source: path_resolution(7), PATH_MAX less its null byte."""
+
+
+def path_fault(path: str) -> str | None:
+    """Return what is wrong with the path of a folder on a node, as a text to mount it by; None if nothing is.
+
+    Source: Kubernetes, Volumes: hostPath; validatePathNoBacksteps of the API's validation.
+    """
+    if not isabs(path):
+        return "is not an absolute path"
+    if ".." in path.split("/"):
+        return "contains '..'"
+    if "\0" in path or len(path.encode()) > PATH_LIMIT:
+        return f"is longer than {PATH_LIMIT} bytes, or contains a null character"
+    return None
+
+
+def mount_fault(path: str, unmountable: Sequence[str]) -> str | None:
+    """Return what is wrong with a mount path in a container; None if nothing is.
+
+    Source: Kubernetes API, VolumeMount: mountPath must not contain ':', nor may a mount of a container runtime.
+
+    Args:
+        unmountable: Folders in which nothing can be mounted.
+    """
+    if fault := path_fault(path):
+        return fault
+    if ":" in path:
+        return "contains ':', which a mount path must not"
+    if place(path) == "/":
+        return "would replace the image's files, and no container could start"
+    if folder := next((each for each in unmountable if is_below(path, each)), None):
+        return f"is in {folder}, where nothing can be mounted"
+    return None
+
+
+def place(path: str) -> str:
+    """Return the canonical form of an absolute path: `//data/` becomes `/data`."""
+    return "/" + normpath(path).lstrip("/")
+
+
+def rooted(path: str) -> str | None:
+    """Return a path from the root in place of a relative one; None if it is not that which is at fault."""
+    return None if isabs(path) or not path or ".." in path.split("/") else f"/{path}"
+
+
+def is_below(path: str, folder: str) -> bool:
+    """Return whether an absolute path is a folder, or in it."""
+    return PurePosixPath(place(path)).is_relative_to(place(folder))
 
 
 def is_bucket(name: str) -> bool:
@@ -65,6 +120,17 @@ QUOTED = re.compile(r"""(["'])((?:\\.|(?!\1).)*)\1""")
 """A text in quotes, as languages and Hydra's grammar write it; its second group is what is in them."""
 VARIABLE_NAME = "[A-Za-z_][A-Za-z0-9_]*"
 """Name of an environment variable. Source: POSIX, Environment Variables: what every shell can set."""
+
+SET_BY_BASH = frozenset(
+    (
+        *("_", "UID", "EUID", "PPID", "GROUPS", "SHLVL", "SECONDS", "RANDOM", "SRANDOM", "SHELLOPTS", "BASHOPTS"),
+        *("EPOCHSECONDS", "EPOCHREALTIME", "LINENO", "FUNCNAME", "DIRSTACK", "PIPESTATUS", "HISTCMD", "OPTIND"),
+        *("BASHPID", "BASH_ALIASES", "BASH_ARGC", "BASH_ARGV", "BASH_CMDS", "BASH_COMMAND", "BASH_LINENO"),
+        *("BASH_REMATCH", "BASH_SOURCE", "BASH_SUBSHELL", "BASH_VERSINFO"),
+    )
+)
+"""Names to which bash gives values of its own, so that programs receive no other; some end a script that sets them.
+Source: bash(1), Shell Variables; tried with bash 5.2."""
 
 _SECRET_KEY = re.compile(r"\.?[-_a-zA-Z0-9][-._a-zA-Z0-9]*")
 _LONGEST_KEY = 253

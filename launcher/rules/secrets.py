@@ -16,7 +16,7 @@ from launcher.common.secret_forms import (
     is_written,
 )
 from launcher.common.secret_names import is_secret, names_secret
-from launcher.common.syntax import VARIABLE_NAME
+from launcher.common.syntax import SET_BY_BASH, VARIABLE_NAME
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves
@@ -184,10 +184,10 @@ def values_that_look_random(planned: PlannedRecipe, notice: MakeNotice) -> Itera
             )
 
 
-@rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition")
+@rule("E604", "env_vars", source="POSIX.1-2017, Base Definitions, 8.1 Environment Variable Definition; bash(1)")
 def env_names_are_names(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A shell cannot export variables with other names."""
-    for name in checked.launch.env_vars or {}:
+    """A shell cannot export variables with other names, and has values of its own for some."""
+    for name, value in (checked.launch.env_vars or {}).items():
         if not re.fullmatch(VARIABLE_NAME, name):
             yield problem(
                 f"env_vars.{name}",
@@ -195,6 +195,9 @@ def env_names_are_names(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
                 value=name,
                 allowed="letters, digits and _, not starting with a digit",
             )
+        elif name in SET_BY_BASH and value is not None:
+            message = "is a variable of bash, which starts the programs: they would not receive the value"
+            yield problem(f"env_vars.{name}", message, remedy=f"env_vars.{name}=null")
 
 
 @rule("E614", "notify", source=_DECISION)

@@ -248,7 +248,8 @@ def test_a_repository_replaces_the_code_of_an_image(tmp_path):
     own = files(tmp_path, *PUBLISHED, "git.repo_url_or_path=https://example.org/a.git", "git.entry_script=src/t.py")
     node = own["slurm/node.sh"]
     assert '"$bundle"/run/code/cwd/src/t.py' in node
-    assert """'cd -- "$RECIPES_RUN_DIR/code/cwd"\nexec "$@"'""" in node
+    variables = '. "${RECIPES_RUN_DIR%/run}/slurm/variables.sh"'
+    assert f"""'cd -- "$RECIPES_RUN_DIR/code/cwd"\n{variables}\nexec "$@"'""" in node
     module = files(tmp_path, *PUBLISHED, "git.entry_module=mine.train")["slurm/node.sh"]
     assert "-m mine.train" in module and "code/cwd" not in module
 

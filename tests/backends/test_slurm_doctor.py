@@ -73,7 +73,7 @@ def test_a_job_that_would_run_and_each_fault_have_their_lines(cluster, examined)
     assert ("failure", "E446") in of(examined("cluster.qos=gold", "cluster.time=90"), "time limit")
     large = examined("recipes.trainer.num_nodes=4")
     assert of(large, "size") == [("failure", "E446")] and of(large, "nodes") == [("warning", None)]
-    many = examined("container=me/image.sqsh", "cluster.dependency='afterok:99999'", "cluster.partition=emptied")
+    many = examined("container=/fsx/image.sqsh", "cluster.dependency='afterok:99999'", "cluster.partition=emptied")
     assert of(many, "container") == [("failure", "E435")] and "pyxis" in many["container"][0].message
     assert of(many, "dependency") == [("failure", "E446")] and of(many, "partition") == [("failure", "E446")]
 

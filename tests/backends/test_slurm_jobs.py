@@ -416,6 +416,7 @@ SLURM_NODEID=0 SLURM_STEP_NODELIST=n1 SLURM_STEP_NUM_NODES=1 SLURM_STEP_ID=0 exe
 def test_a_hostile_value_of_any_key_is_data_or_refused(cluster, tmp_path, key):
     """Of every key that takes a text, alone or in a list; the scripts are run with programs that do nothing."""
     evil = "a'\"; touch pwned; $(touch pwned) `touch pwned` \\ # --time=1"
+    evil = f"/{evil}" if key == "container_mounts" else evil
     kind = str(Settings.model_fields[key].annotation)
     value = {"additional_parameters": f"{{wckey: {_typed(evil)}}}"}.get(key, _typed(evil))
     value = f"[{value}]" if "list[" in kind else value

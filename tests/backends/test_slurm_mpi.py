@@ -87,7 +87,7 @@ def test_scripts_with_mpi_are_sound(tmp_path, words):
     made = files(tmp_path, *MPI, "training_cfg.entry_script=a.py", options, *words)
     assert ("mpirun " in made[SCRIPTS[0]]) == (not any("pmix" in word for word in words))
     assert ("--mpi=pmix" in made[SCRIPTS[0]]) == any("pmix" in word for word in words)
-    assert "export NCCL_DEBUG=WARN" in made[SCRIPTS[1]] and "torch.distributed.run" not in made[SCRIPTS[1]]
+    assert "export NCCL_DEBUG=WARN" in made[SCRIPTS[2]] and "torch.distributed.run" not in made[SCRIPTS[1]]
     for name in SCRIPTS:
         done = subprocess.run(
             ("shellcheck", "--shell=bash", "-"), input=made[name], capture_output=True, text=True, env=TOOLS
@@ -101,7 +101,7 @@ def test_the_model_parallel_library_gets_its_parameters(tmp_path):
     )
     words = ("training_cfg.entry_script=a.py", "instance_type=p3.16xlarge", "recipes.instance_types=[]")
     size = "training_cfg.run.ntasks_per_node=8"
-    text = files(tmp_path, *MPI, *words, size, parameters)[SCRIPTS[1]]
+    text = files(tmp_path, *MPI, *words, size, parameters)[SCRIPTS[2]]
     assert 'export SM_HP_MP_PARAMETERS=\'{"partitions": 2, "ddp": true}\'' in text
 
 

@@ -60,7 +60,7 @@ def python(folder, way):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((), 'exec "${command[@]}"'),
+        ((), 'exec "$@"'),
         (("container=me/image:1",), "docker run --name"),
         (("container=/fsx/image.sqsh",), "--container-image=/fsx/image.sqsh"),
         (("container=/fsx/i.sif", "cluster.container_runtime=apptainer"), "exec apptainer exec --nv"),

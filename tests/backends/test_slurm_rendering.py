@@ -23,7 +23,7 @@ PUBLISHED = (
 OPEN = ("cluster.trainer=open", "rehearse=true", "container=null")
 PARAMETERS = "cluster.additional_parameters"
 TOOLS = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
-SCRIPTS = ("slurm/job.sh", "slurm/node.sh")
+SCRIPTS = ("slurm/job.sh", "slurm/node.sh", "slurm/variables.sh")
 
 
 def files(folder, *words):
@@ -92,10 +92,10 @@ def test_a_folder_that_is_copied_appears_complete_or_not_at_all(tmp_path):
 
 
 def test_variables_of_nccl_and_efa_are_set_for_several_nodes_and_may_be_overridden(tmp_path):
-    several = files(tmp_path, *PUBLISHED, "env_vars={NCCL_IGNORE_DISABLED_P2P: 0}")["slurm/node.sh"]
+    several = files(tmp_path, *PUBLISHED, "env_vars={NCCL_IGNORE_DISABLED_P2P: 0}")["slurm/variables.sh"]
     assert "export FI_PROVIDER=efa" in several and "export NCCL_SOCKET_IFNAME='^lo,docker0" in several
     assert "export NCCL_IGNORE_DISABLED_P2P=0" in several and "P2P=1" not in several
-    assert "FI_PROVIDER" not in files(tmp_path, *PUBLISHED, "recipes.trainer.num_nodes=1")["slurm/node.sh"]
+    assert "FI_PROVIDER" not in files(tmp_path, *PUBLISHED, "recipes.trainer.num_nodes=1")["slurm/variables.sh"]
 
 
 def test_every_key_of_the_header_is_an_option_of_sbatch(tmp_path):
@@ -215,7 +215,7 @@ def test_auto_resume_is_a_word_of_the_step(tmp_path):
 
 
 def test_a_secret_is_a_variable_of_the_launch(tmp_path):
-    text = files(tmp_path, *PUBLISHED, "env_vars={HF_TOKEN: {env: MINE}}")["slurm/node.sh"]
+    text = files(tmp_path, *PUBLISHED, "env_vars={HF_TOKEN: {env: MINE}}")["slurm/variables.sh"]
     assert 'export HF_TOKEN="${MINE:?' in text
 
 
@@ -305,7 +305,7 @@ ELASTIC = (
 )
 def test_the_scripts_of_an_elastic_job_are_sound(tmp_path, words):
     made = files(tmp_path, *ELASTIC, *words)
-    for name in ("slurm/job.sh", "slurm/agent.sh", "slurm/guard.sh", "slurm/release.sh"):
+    for name in ("slurm/job.sh", "slurm/agent.sh", "slurm/guard.sh", "slurm/release.sh", "slurm/variables.sh"):
         words = ("shellcheck", "--shell=bash", "-")
         done = subprocess.run(words, input=made[name], capture_output=True, text=True, env=TOOLS)
         assert done.returncode == 0, (name, done.stdout)
@@ -349,3 +349,76 @@ def test_a_time_limit_that_slurm_does_not_read_is_one_problem(tmp_path, value):
 
 def test_a_time_limit_in_which_an_elastic_job_can_save_is_accepted(tmp_path):
     assert "#SBATCH --time=0:2:31" in files(tmp_path, *ELASTIC, "cluster.time='0:2:31'")["slurm/job.sh"]
+
+
+ON_DOCKER, ON_PYXIS, ON_APPTAINER, ON_CHARLIECLOUD = (
+    f"cluster.container_runtime={runtime}" for runtime in ("docker", "pyxis", "apptainer", "charliecloud")
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "runtime", "remedy"),
+    [
+        ("https://a/b:1", ON_DOCKER, None),
+        ("my image", ON_DOCKER, None),
+        ("/fsx/x.sif", ON_DOCKER, "cluster.container_runtime=apptainer"),
+        ("img.sqsh", "cluster.partition=a", "container=<folder>/img.sqsh"),
+        ("my image", ON_PYXIS, None),
+        ("a/b:1", ON_APPTAINER, "container=docker://a/b:1"),
+        ("i.sif", ON_APPTAINER, "container=<folder>/i.sif"),
+        ("https://a/b:1", ON_CHARLIECLOUD, None),
+    ],
+)
+def test_an_image_that_a_runtime_does_not_take_is_refused(tmp_path, image, runtime, remedy):
+    found = problem(tmp_path, *PUBLISHED, f"container='{image}'", runtime)
+    assert (found.code, found.path) == ("E436", "container")
+    assert (found.remedy or "").startswith(remedy or "") and bool(found.remedy) is bool(remedy)
+
+
+@pytest.mark.parametrize(
+    ("image", "runtime"),
+    [
+        ("nvcr.io#nvidia/pytorch:24.01-py3", ON_PYXIS),
+        ("docker://me@nvcr.io#nvidia/pytorch:24.01-py3", ON_PYXIS),
+        (f"a/b@sha256:{'0' * 64}", ON_PYXIS),
+        ("/fsx/my image.sqsh", ON_PYXIS),
+        ("docker://a/b:1", ON_APPTAINER),
+        ("oras://a/b:1", ON_APPTAINER),
+        ("docker-archive:/fsx/a.tar", ON_APPTAINER),
+        ("a/b:1", ON_CHARLIECLOUD),
+    ],
+)
+def test_every_form_of_a_runtimes_images_is_taken(tmp_path, image, runtime):
+    assert pipeline.prepare((*PUBLISHED, f"container='{image}'", runtime), frozen_context(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("path", "runtime", "remedy"),
+    [
+        ("/fsx:/data", ON_DOCKER, "cluster.container_mounts.0=/fsx"),
+        ("/a:ro", ON_DOCKER, "cluster.container_mounts.0=/a"),
+        ("fsx", ON_DOCKER, "cluster.container_mounts.0=/fsx"),
+        ("~/data", ON_DOCKER, None),
+        ("/../etc", ON_DOCKER, None),
+        ("/", ON_DOCKER, None),
+        ("/proc/sys", ON_DOCKER, None),
+        ("/a,b", ON_PYXIS, None),
+    ],
+)
+def test_a_mount_that_is_not_the_path_of_a_folder_is_refused(tmp_path, path, runtime, remedy):
+    words = (*PUBLISHED, "container=a/b:1", f"cluster.container_mounts=['{path}']", runtime)
+    found = problem(tmp_path, *words)
+    assert (found.code, found.path, found.remedy) == ("E439", "cluster.container_mounts.0", remedy)
+    assert remedy is None or pipeline.prepare((*words, remedy), frozen_context(tmp_path))
+
+
+def test_a_path_may_have_commas_where_they_separate_nothing_and_is_mounted_once(tmp_path):
+    words = (*PUBLISHED, "container=a/b:1")
+    assert "--volume /a,b:/a,b " in files(tmp_path, *words, "cluster.container_mounts=['/a,b']")["slurm/node.sh"]
+    assert problem(tmp_path, *words, "cluster.container_mounts=[/a,/a/]").path == "cluster.container_mounts.1"
+
+
+def test_the_steps_of_an_elastic_job_get_paths_without_quotes(tmp_path):
+    words = ("container=/fsx/i.sqsh", "cluster.container_mounts=['/fsx/a b']")
+    request = json.loads(files(tmp_path, *ELASTIC, *words)["slurm/elastic.json"])
+    assert "--container-mounts={bundle}:{bundle},/fsx/a b:/fsx/a b" in request["srun_words"]

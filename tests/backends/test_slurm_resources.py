@@ -17,6 +17,10 @@ SCRIPT = (
 CPU, GPU = (*SCRIPT, "instance_type=m5.2xlarge"), (*SCRIPT, "instance_type=ml.p5.48xlarge")
 SHARED = "cluster.exclusive=false"
 MPI = ("++recipes.distribution.mpi.enabled=true", "cluster.mpi=pmi2")
+DOCKER = (
+    "cluster.slurm_docker_cfg.docker_args=['--shm-size=1g']",
+    "cluster.slurm_docker_cfg.post_launch_commands=['pip install x']",
+)
 
 
 def header(folder, *words):
@@ -187,6 +191,24 @@ def test_a_secret_in_a_command_is_refused(tmp_path, key, text, secret):
 def test_a_command_may_name_a_variable_with_a_secret(tmp_path):
     line = "export DB_PASSWORD=$(< ~/.password)"
     assert line in files(tmp_path, *CPU, f"cluster.setup=['{line}']")["slurm/job.sh"]
+
+
+@pytest.mark.parametrize(
+    ("words", "needed"),
+    [
+        (("container=a/b:1", "cluster.container_runtime=pyxis", *DOCKER), ("docker as the runtime",) * 2),
+        (("container=a/b:1", *DOCKER), ()),
+        (("cluster.mpi=pmix",), ("recipes.distribution.mpi.enabled=true",)),
+        (("cluster.requeue=false", "cluster.release.enabled=true"), ("cluster.requeue=true",)),
+        (("cluster.requeue=false", "cluster.release.enabled=false"), ()),
+        (("cluster.release.enabled=false", "cluster.release.qos=a"), ("cluster.release.enabled=true",)),
+        (("cluster.release.qos=a", "cluster.array_parallelism=2"), ()),
+    ],
+    ids=["pyxis", "docker", "mpi", "requeue", "neither", "release", "used"],
+)
+def test_a_setting_of_what_the_job_does_not_do_is_noticed(tmp_path, words, needed):
+    found = [each for each in notices(tmp_path, *CPU, *words) if "N187" in each]
+    assert tuple(each.rpartition(" without ")[2] for each in found) == needed
 
 
 def test_a_key_that_needs_another_one_is_noticed_without_it(tmp_path):

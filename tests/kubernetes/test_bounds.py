@@ -22,7 +22,7 @@ from launcher.backends.kubernetes.job_options import AnyUserId, SecurityContext,
 from launcher.backends.kubernetes.rules import bounds
 from launcher.common import yaml_io
 from launcher.common.quantities import amount
-from launcher.common.syntax import is_dns_label, is_dns_subdomain, is_image
+from launcher.common.syntax import is_dns_label, is_dns_subdomain, is_image, path_fault
 from launcher.config.compose import compose
 from launcher.model.recipe import SecretKeyRef
 from launcher.planning.check import examine
@@ -195,7 +195,7 @@ BOUNDS = {
     "claims": Bound(texts(NAMES, "a" * 253), is_dns_subdomain, put_claim, is_stricter=True),
     "host_paths": Bound(
         texts("/.a", "/a/../b", ""),
-        lambda place: bounds.host_path_fault(place) is None,
+        lambda place: path_fault(place) is None,
         lambda template, path: put_volume(template, path=path),
         is_stricter=True,
     ),

@@ -149,8 +149,10 @@ def test_the_request_brings_verl_s_resolved_configuration_and_what_starts_ray(re
     text = bundle.files["configs/verl_config.yaml"]
     assert "${" not in text and yaml_io.load(text)["trainer"]["nnodes"] == 2
     start, ray = bundle.files["start.sh"], bundle.files["ray.sh"]
-    assert 'python -u -m verl.trainer.main_ppo --config-path "$recipe" --config-name verl_config' in start
-    assert "torchrun" not in start and 'exec bash "$recipe/ray.sh" "$index" "$hosts"' in start
+    assert 'python -u -m verl.trainer.main_ppo --config-path "$recipes_configs" --config-name verl_config' in start
+    assert (
+        "torchrun" not in start and 'exec bash "$recipes_configs/ray.sh" "$recipes_index" "$recipes_hosts"' in start
+    )
     assert "setsid python -m ray.scripts.scripts start --block" in ray and "--num-gpus=8" in ray
     assert "nodes * 8" in ray
 

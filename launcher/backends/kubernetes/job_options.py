@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import AfterValidator, Field
 
-from launcher.backends.kubernetes.rules.bounds import is_below, place
+from launcher.common.syntax import is_below, place
 from launcher.model import family_registry
 from launcher.model.base_model import (
     INT32,

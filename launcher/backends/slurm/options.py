@@ -1,11 +1,13 @@
 """The `cluster` section of cluster=slurm: options of sbatch and srun, and how containers start."""
 
 import re
+from posixpath import isabs
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
 from launcher.backends.slurm.sbatch_options import MEMORY, mebibytes, refuse_unknown
+from launcher.common.syntax import IMAGE_FORM, is_image
 from launcher.model.base_model import (
     ClusterOptions,
     HasOptions,
@@ -100,6 +102,11 @@ Mail = Literal[
     "TIME_LIMIT_50",
 ]
 """Source: sbatch(1), --mail-type."""
+IMAGE_FILES = (".sqsh", ".sif")
+_URI = re.compile(r"((docker|library|oras|shub|https?)://|(docker-archive|docker-daemon|oci|oci-archive):)\S+")
+"""Source: apptainer-exec(1)."""
+_PULLED = re.compile(r"(dockerd?://)?([^@#/]+@(?=[^@/]*#))?")
+"""Source: pyxis, Usage: [USER@][REGISTRY#]IMAGE[:TAG]; enroot-import(1)."""
 Runtime = Literal["none", "pyxis", "apptainer", "charliecloud", "docker"]
 Prefix = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Parameters = Annotated[dict[str, Text | int | bool | None], AfterValidator(refuse_unknown)]
@@ -242,6 +249,24 @@ def runtime_of(given: Runtime | None, image: str | None) -> Runtime:
     if given or not image:
         return given or "none"
     return "pyxis" if image.endswith(".sqsh") else "docker"
+
+
+def lacking_form(runtime: Runtime, image: str) -> str | None:
+    """Return which images a runtime takes if it does not take this one; None if it does."""
+    is_path = isabs(image) and "\0" not in image
+    if runtime == "docker":
+        return None if is_image(image) else IMAGE_FORM
+    if runtime == "apptainer":
+        is_valid, allowed = (
+            is_path or bool(_URI.fullmatch(image)),
+            "an absolute path, or a URI such as docker://name:tag",
+        )
+    elif image.endswith(IMAGE_FILES):
+        is_valid, allowed = is_path, "an absolute path"
+    else:
+        name = _PULLED.sub("", image).replace("#", "/", 1) if runtime == "pyxis" else image
+        is_valid, allowed = is_path or is_image(name), f"an absolute path, or {IMAGE_FORM}"
+    return None if is_valid else allowed
 
 
 def notice_s(graceful_timeout_s: int | None) -> int:

@@ -34,12 +34,16 @@ from launcher.model.start_script import as_commands
 from launcher.operator.job_request import GRACEFUL_ENV
 
 JOB_FILE, NODE_FILE = "slurm/job.sh", "slurm/node.sh"
+VARIABLES_FILE = "slurm/variables.sh"
+"""Exports the variables of the job's processes, of which the scripts' own names are free."""
 _MOST_PATIENCE_S = 120
 """Upper limit of the seconds between SIGTERM and SIGKILL. torchrun waits for so long, too, if processes hang because
 another one has failed. Our own choice."""
 
 _IN_CODE = (f'cd -- "$RECIPES_RUN_DIR{code.CWD.removeprefix(RUN_DIR)}"',)
 """Lets the processes of a container start in the job's code."""
+_WITH_VARIABLES = f'. "${{RECIPES_RUN_DIR%/{RUN_DIR}}}/{VARIABLES_FILE}"'
+"""Gives the processes of a container their variables inside it: the runtime's own program keeps those of the node."""
 _DISTRIBUTION = "recipes.distribution"
 _MODEL_PARALLEL = "SM_HP_MP_PARAMETERS"
 """Variable from which the model parallel library reads its parameters. Source: sagemaker-training toolkit 5.1.4."""
@@ -79,6 +83,7 @@ def render(job: JobSpec) -> dict[str, str]:
     files = _elastic(job, options, runtime, given, batch, node) if job.elastic else _fixed(job, options, batch, node)
     if job.elastic or (options.requeue and options.release.enabled):
         files[RELEASE_FILE] = _release(job, options, given, nodes if job.elastic else None)
+    files[VARIABLES_FILE] = render_template("slurm/variables.sh.j2", **_variables(job))
     return {**files, code.CODE_FILE: code.as_file(source)} if source else files
 
 
@@ -87,6 +92,7 @@ def _fixed(job: JobSpec, options: Settings, batch: Mapping[str, Any], node: Mapp
     is_mpi, runtime = _starts_by_mpi(job), node["runtime"]
     is_mpirun = is_mpi and options.mpi == "mpirun"
     mpi_words = [f"--mpi={options.mpi}", "--distribution=block"] if is_mpi and not is_mpirun else []
+    pairs = _pairs(node["mounts"])
     text = render_template(
         "slurm/job.sh.j2",
         **batch,
@@ -105,7 +111,7 @@ def _fixed(job: JobSpec, options: Settings, batch: Mapping[str, Any], node: Mapp
         tasks=job.nproc_per_node if is_mpi else 1,
         cpus_per_task=options.cpus_per_task if is_mpi else None,
         srun_words=[*_srun_words(options, runtime, job.image), *mpi_words],
-        mounts=[f'--container-mounts="$bundle:$bundle"{_pairs(node["mounts"])}'] if runtime == "pyxis" else (),
+        mounts=[f'--container-mounts="$bundle:$bundle"{quote(pairs) if pairs else ""}'] if runtime == "pyxis" else (),
     )
     files = {JOB_FILE: text, NODE_FILE: render_template("slurm/node.sh.j2", **node, ray_path=RAY_FILE)}
     if node["has_ray"]:
@@ -137,7 +143,6 @@ def _elastic(
     is_warm = runtime == "none" and ENTRYPOINT in node["program"]
     agent = {
         **node,
-        "env": {**(GRACEFUL_ENV if graceful else {}), **node["env"]},
         "in_place_timeout_s": job.in_place_timeout_s,
         "graceful": graceful,
         "warm_module": WARM_MODULE,
@@ -178,8 +183,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: boo
     return {
         "job_name": job.name,
         "nproc_per_node": job.nproc_per_node,
-        "env": _environment(job),
-        "secrets": {name: ref["env"] for name, path, ref in secret_references(job.config) if path != "git.token"},
+        "variables_path": VARIABLES_FILE,
         "cwd": f"{BUNDLE}{code.CWD}" if has_code else options.ssh_folder if options.ssh else str(job.cwd),
         "python": _python(options, runtime),
         "port": options.master_port,
@@ -193,7 +197,7 @@ def _node_values(job: JobSpec, options: Settings, runtime: str, *, has_code: boo
         "docker_args": tuple(options.slurm_docker_cfg.docker_args or ()),
         "before": before,
         "after": after,
-        "inside": "\n".join((*(_IN_CODE if has_code else ()), *inside, *before, start, *after)),
+        "inside": "\n".join((*(_IN_CODE if has_code else ()), _WITH_VARIABLES, *inside, *before, start, *after)),
     }
 
 
@@ -202,6 +206,13 @@ def _python(options: Settings, runtime: str) -> str:
     if options.python:
         return quote(options.python)
     return '"${RECIPES_PYTHON:-python3}"' if runtime == "none" else "python3"
+
+
+def _variables(job: JobSpec) -> dict[str, Mapping[str, str]]:
+    """Return the variables of a job's processes, and of those that are secret the sources."""
+    graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
+    secrets = {name: ref["env"] for name, path, ref in secret_references(job.config) if path != "git.token"}
+    return {"env": {**(GRACEFUL_ENV if graceful else {}), **_environment(job)}, "secrets": secrets}
 
 
 def _environment(job: JobSpec) -> dict[str, str]:
@@ -249,7 +260,7 @@ def _srun_words(options: Settings, runtime: str, image: str | None) -> list[str]
 
 
 def _pairs(paths: Sequence[str]) -> str:
-    return "".join(f",{quote(f'{path}:{path}')}" for path in paths)
+    return "".join(f",{path}:{path}" for path in paths)
 
 
 def _starts_by_mpi(job: JobSpec) -> bool:

@@ -2,10 +2,21 @@
 
 import json
 from collections.abc import Iterator
+from posixpath import isabs
 
-from launcher.backends.slurm.options import Settings, notice_s, runtime_of, slurm_options
+from launcher.backends.slurm.options import (
+    IMAGE_FILES,
+    Settings,
+    SlurmRelease,
+    lacking_form,
+    notice_s,
+    runtime_of,
+    slurm_options,
+)
 from launcher.backends.slurm.sbatch_options import MEMORY_KEYS, gres_amounts, minutes
 from launcher.common.problems import Notice, Problem
+from launcher.common.secret_forms import holds_credentials
+from launcher.common.syntax import is_image, mount_fault, path_fault, place, rooted
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.family_registry import interface
 from launcher.model.job_spec import OPEN, PUBLISHED
@@ -13,6 +24,8 @@ from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, 
 from launcher.rules.custom import names_no_repository
 
 _DOCS = "docs/slurm.md"
+_UNMOUNTABLE = ("/proc",)
+"""Source: runc, checkProcMount."""
 _RAY_CPUS = 4
 """For each device: verl takes three, and one for its program. Source: verl 0.7, trainer/ppo/ray_trainer.py,
 ResourcePoolManager.create_resource_pool; trainer/main_ppo.py, TaskRunner."""
@@ -38,6 +51,60 @@ def container_can_be_run(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
     elif runtime == "none" and checked.trainer == PUBLISHED:
         remedy = f"container=<image>, or cluster.trainer={OPEN}"
         yield problem("container", "the published trainer exists in an image only", value=image, remedy=remedy)
+
+
+@rule(
+    "E436",
+    "container",
+    "cluster.container_runtime",
+    source="Distribution, reference grammar; pyxis, Usage; apptainer-exec(1); ch-run(1)",
+)
+def image_has_the_form_of_its_runtime(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Each runtime takes images of its own forms, and nodes do not start in the folder of a relative path."""
+    image = checked.launch.container
+    runtime = runtime_of(slurm_options(checked).container_runtime, image)
+    if not image or runtime == "none" or (allowed := lacking_form(runtime, image)) is None:
+        return
+    shown = {"where": "container"} if holds_credentials(image) else {"value": image}
+    if image.endswith(IMAGE_FILES) and not isabs(image):
+        message, remedy = "is a relative path, which nodes do not find", f"container=<folder>/{image}"
+    elif runtime == "docker" and isabs(image):
+        message, remedy = (
+            "is a path, which docker does not run",
+            "cluster.container_runtime=apptainer, or charliecloud",
+        )
+    elif runtime == "apptainer" and is_image(image):
+        message, remedy = "is a relative path for apptainer", f"container=docker://{image}"
+    else:
+        message, remedy = f"is not an image that {runtime} runs", None
+    yield problem("container", message, allowed=allowed, remedy=remedy, **shown)
+
+
+@rule(
+    "E439",
+    "cluster.container_mounts",
+    "container",
+    "cluster.container_runtime",
+    source="docs/slurm.md, Containers; runc",
+)
+def mounts_are_paths(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A path of the node is mounted at the same path, and is a word between separators of the runtime."""
+    options, taken = slurm_options(checked), set[str]()
+    runtime = runtime_of(options.container_runtime, checked.launch.container)
+    for i, path in enumerate(() if runtime == "none" else options.container_mounts or ()):
+        key = f"cluster.container_mounts.{i}"
+        folder, _, target = path.partition(":")
+        if target and path_fault(folder) is None:
+            message = "names a target or an option, but a path is mounted at the same path"
+            yield problem(key, message, value=path, remedy=f"{key}={folder}")
+        elif fault := mount_fault(path, _UNMOUNTABLE):
+            real = None if path.startswith("~") else rooted(folder)
+            yield problem(key, fault, value=path, remedy=real and f"{key}={real}")
+        elif "," in path and runtime in ("pyxis", "apptainer"):
+            yield problem(key, f"contains ',', which separates mounts of {runtime}", value=path)
+        elif place(path) in taken:
+            yield problem(key, "is mounted twice", value=path, remedy="leave it out")
+        taken.add(place(path))
 
 
 @rule("E465", "container", "cluster.container_runtime", "cluster.mpi", "recipes.distribution", source=_DOCS)
@@ -252,9 +319,19 @@ def setup_may_activate_another_python(planned: PlannedRecipe, notice: MakeNotice
 def keys_take_effect_with_others(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Some keys say how something is done that the job does not do at all."""
     options, checked = slurm_options(planned.checked), planned.checked
+    distribution = getattr(checked.recipe, "distribution", None)
+    docker = None if runtime_of(options.container_runtime, planned.job.image) == "docker" else "docker as the runtime"
+    requeue = None if options.requeue or checked.is_elastic else "cluster.requeue=true"
+    release = requeue or (None if options.release.enabled else "cluster.release.enabled=true")
     without = {
         "container_mounts": None if planned.job.image else "a container",
+        "slurm_docker_cfg.docker_args": docker,
+        "slurm_docker_cfg.post_launch_commands": docker,
         "growth": None if checked.is_elastic else "an elastic job",
+        "array_parallelism": "a job of fixed size" if checked.is_elastic else None,
+        "mpi": None if distribution is not None and distribution.is_mpi else "recipes.distribution.mpi.enabled=true",
+        "release.enabled": requeue if options.release.enabled else None,
+        **{f"release.{key}": release for key in SlurmRelease.model_fields if key != "enabled"},
         "ssh_folder": None if options.ssh else "cluster.ssh",
     }
     for key, needed in without.items():

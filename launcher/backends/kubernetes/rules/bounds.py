@@ -4,11 +4,9 @@ Documented bounds only, each with its source. tests/kubernetes/test_bounds.py co
 """
 
 import re
-from pathlib import PurePosixPath
-from posixpath import isabs, normpath
 
 from launcher.common.quantities import UnreadableQuantity, amount
-from launcher.common.syntax import is_dns_subdomain
+from launcher.common.syntax import is_dns_subdomain, mount_fault
 
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """Source: Kubernetes, Labels and Selectors: Syntax and character set."""
@@ -30,8 +28,6 @@ _HUGE_PAGE = 2 << 20
 _LEAST_BYTES = 1 << 20
 """Of memory: no program starts with less, and who asks for less has left out the unit."""
 
-PATH_LIMIT = 4095
-"""Bytes of a path. Source: path_resolution(7), PATH_MAX less its null byte."""
 _UNMOUNTABLE = ("/proc", "/config")
 """Folders that cannot hold a mount: the runtime refuses the first, and the second is the job's, mounted read-only.
 
@@ -77,41 +73,6 @@ def quantity_fault(resource: str, text: str | int) -> str | None:
     return None
 
 
-def host_path_fault(path: str) -> str | None:
-    """Return what is wrong with a folder of the node; None if nothing is.
-
-    Source: Kubernetes, Volumes: hostPath; validatePathNoBacksteps of the API's validation.
-    """
-    if not isabs(path):
-        return "is not an absolute path"
-    if ".." in path.split("/"):
-        return "contains '..'"
-    if "\0" in path or len(path.encode()) > PATH_LIMIT:
-        return f"is longer than {PATH_LIMIT} bytes, or contains a null character"
-    return None
-
-
 def mount_path_fault(path: str) -> str | None:
-    """Return what is wrong with a mount path in the container; None if nothing is.
-
-    Source: Kubernetes API, VolumeMount: mountPath must not contain ':'.
-    """
-    if fault := host_path_fault(path):
-        return fault
-    if ":" in path:
-        return "contains ':', which a mount path must not"
-    if place(path) == "/":
-        return "would replace the image's files, and no container could start"
-    if folder := next((each for each in _UNMOUNTABLE if is_below(path, each)), None):
-        return f"is in {folder}, where nothing can be mounted"
-    return None
-
-
-def place(path: str) -> str:
-    """Return the canonical form of an absolute path: `//data/` becomes `/data`."""
-    return "/" + normpath(path).lstrip("/")
-
-
-def is_below(path: str, folder: str) -> bool:
-    """Return whether an absolute path is a folder, or in it."""
-    return PurePosixPath(place(path)).is_relative_to(place(folder))
+    """Return what is wrong with a mount path in the container; None if nothing is."""
+    return mount_fault(path, _UNMOUNTABLE)

@@ -15,7 +15,7 @@ from launcher.common.names import CHECKPOINT_LOG
 from launcher.common.problems import Problem
 from launcher.common.quantities import amount
 from launcher.common.secret_forms import holds_credentials
-from launcher.common.syntax import is_dns_label, is_dns_subdomain
+from launcher.common.syntax import PATH_LIMIT, is_dns_label, is_dns_subdomain, path_fault, place, rooted
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves, lookup
 from launcher.model.instances import Instance
@@ -63,24 +63,19 @@ def mounts_are_paths(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[P
     """Paths are absolute and without '..', and nothing is mounted over something else or where nothing can be."""
     taken = {"/config", "/dev/shm", str(CHECKPOINT_LOG)}
     for i, volume in enumerate(k8s_options(checked).volumes or []):
-        if fault := bounds.host_path_fault(volume.hostPath):
+        if fault := path_fault(volume.hostPath):
             yield problem(
-                f"cluster.volumes.{i}.hostPath", fault, value=volume.hostPath, remedy=_rooted(volume.hostPath)
+                f"cluster.volumes.{i}.hostPath", fault, value=volume.hostPath, remedy=rooted(volume.hostPath)
             )
     for key in ("volumes", "persistent_volume_claims"):
         for i, each in enumerate(getattr(k8s_options(checked), key) or []):
             path, mount = f"cluster.{key}.{i}.mountPath", each.mountPath
-            place = bounds.place(mount)
+            real = place(mount)
             if fault := bounds.mount_path_fault(mount):
-                yield problem(path, fault, value=mount, remedy=_rooted(mount))
-            elif place in taken:
+                yield problem(path, fault, value=mount, remedy=rooted(mount))
+            elif real in taken:
                 yield problem(path, "is mounted twice", value=mount, allowed=f"not {', '.join(sorted(taken))}")
-            taken.add(place)
-
-
-def _rooted(path: str) -> str | None:
-    """Return a path from the root in place of a relative one; None if it is not that which is at fault."""
-    return None if isabs(path) or not path or ".." in path.split("/") else f"/{path}"
+            taken.add(real)
 
 
 @rule("E309", "recipes.resources", _RAY, source="Kubernetes, Quantity; Manage HugePages; KubeRay, RayCluster")
@@ -154,8 +149,8 @@ def _profile_faults(name: str, profile: Any, problem: MakeProblem) -> Iterator[P
         yield problem(
             path, "is a path below the kubelet's seccomp folder", value=file, allowed="relative, without '..'"
         )
-    elif file and (file != file.strip() or len(file.encode()) > bounds.PATH_LIMIT):
-        allowed = f"at most {bounds.PATH_LIMIT} bytes, no space around it"
+    elif file and (file != file.strip() or len(file.encode()) > PATH_LIMIT):
+        allowed = f"at most {PATH_LIMIT} bytes, no space around it"
         yield problem(path, "is not a valid profile name", value=file, allowed=allowed)
 
 
