@@ -207,5 +207,7 @@ def test_a_variable_of_the_launchers_is_noticed(prepare, word, says):
     ],
 )
 def test_an_event_about_a_checkpoint_that_is_never_made_is_noticed(prepare, words, is_noticed):
-    found = [notice for notice in prepare("recipes=training/tiny/tiny_lm_cpu", *words).notices if notice.code == "N192"]
+    found = [
+        notice for notice in prepare("recipes=training/tiny/tiny_lm_cpu", *words).notices if notice.code == "N192"
+    ]
     assert bool(found) is is_noticed
