@@ -22,6 +22,7 @@ from launcher.model.base_model import (
     NodeCount,
     NonNegative32,
     PositiveInt,
+    ScriptPath,
 )
 from launcher.model.checkpointing import Checkpointing, Content
 from launcher.model.composition import ValueSources
@@ -219,7 +220,7 @@ def _argument(value: Any) -> Any:
 class CustomTraining(Model):
     """A custom script instead of a recipe's own trainer."""
 
-    entry_script: str | None = None
+    entry_script: ScriptPath | None = None
     """Path of the Python script that is started on every rank. Either this or entry_module."""
     entry_module: ModuleName | None = None
     """Python module that is started on every rank, as by python -m. Either this or entry_script."""
