@@ -242,6 +242,8 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
         if isinstance(override.value, dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
             given = f'"{key}=[{where.partition("=")[2]}]"' if where == override.text else None
             return Problem("E003", key, "is a list", remedy=given, where=where)
+        if isinstance(override.value, list) and OmegaConf.is_dict(OmegaConf.select(config, key)):
+            return Problem("E003", key, "is a mapping", remedy=f"'{key}={{NAME: value}}'", where=where)
         OmegaConf.update(config, key, override.value, merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
         return Problem("E003", key, first_line(error), where=where)

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from launcher.common.suggestions import as_argument
 from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
 from launcher.model.base_model import (
     BatchSize,
@@ -213,7 +214,7 @@ class CustomRun(Model):
 
 def _argument(value: Any) -> Any:
     if isinstance(value, str):
-        raise ValueError(f"should be a mapping of a name to its value: {{{value}: null}} for a name alone")
+        raise ValueError(f"should be a mapping of a name to its value, such as {as_argument(value) or '{--lr: 0.1}'}")
     return value
 
 
