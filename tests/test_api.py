@@ -6,6 +6,8 @@ import enum
 import inspect
 import json
 import os
+import re
+import string
 import subprocess
 import sys
 from fractions import Fraction
@@ -23,6 +25,7 @@ from launcher.api import values
 from launcher.cli import launch
 from launcher.common.names import REPRODUCE_FILE
 from launcher.common.texts import object_text
+from launcher.config.parsing import parse
 from launcher.model import context as contexts
 from launcher.planning import plan_report
 
@@ -75,7 +78,9 @@ def test_every_public_name_has_a_docstring():
     assert [each for each in public if not inspect.getdoc(each)] == []
 
 
-KEYS = st.from_regex(r"\A[a-z][\w./-]{0,5}\Z", fullmatch=True) | st.integers(0, 99)
+STATED = f"{string.ascii_letters}{string.digits}_-./+$%*@?|\\()[]{{}}:=, \t"
+WORDS = st.from_regex(r"\A-{0,2}[a-z][\w./-]{0,5}\Z", fullmatch=True)
+KEYS = WORDS | st.text(STATED, max_size=5) | st.integers(-9, 99)
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -113,6 +118,7 @@ def plain(value):
 @hypothesis.example("a\nb, {c: d}")
 @hypothesis.example({"nan": 1})
 @hypothesis.example({"a.b/c-d": {"1": 1e-4}})
+@hypothesis.example({"--lr": 0.1, "-n": {"a b": "${", "x:y": [1]}})
 @hypothesis.example({3: {"trainer": {"num_nodes": 3}}})
 def test_a_value_of_python_arrives_unchanged(value):
     given = {"value": value, "extra_keys": ["value"]}
@@ -122,6 +128,35 @@ def test_a_value_of_python_arrives_unchanged(value):
         return
     found = plan.job.config["recipes"]["value"]
     assert repr(found) == repr(plain(value))  # also of nan, and with its type
+
+
+@pytest.mark.slow
+@hypothesis.given(st.text(STATED, max_size=6) | st.text(max_size=3))
+@hypothesis.example("--lr")
+@hypothesis.example("-inf")
+@hypothesis.example(" a,b: {c} = [d] \\")
+@hypothesis.example("1e3")
+@hypothesis.example("True")
+@hypothesis.example("it's")
+def test_a_key_within_a_value_is_stated_wherever_an_override_can_state_it(key):
+    try:
+        [word] = values.words({"value": {key: 1}})
+    except ProblemsFound as found:
+        assert codes(found.problems) == ["E001"]
+        is_respelled = re.fullmatch(r"(?i)[+-]?([\d._]+(e[+-]?[\d_]+)?|nan|inf)|true|false|null", key)
+        assert not key or set(key) - set(STATED) or is_respelled
+    else:
+        assert parse([word])[0].value == {key: 1}
+
+
+def test_an_argument_of_a_script_is_given_in_a_mapping():
+    given = {
+        "training_cfg.entry_script": "/a.py",
+        "training_cfg.run.ntasks_per_node": 8,
+        "training_cfg.script_args": [{"--lr": 0.1}, {"-v": None}],
+    }
+    plan = launcher.compile("training/custom/script", given, cluster="slurm", session=SESSION)
+    assert plan.job.config["recipes"]["training_cfg"]["script_args"] == [{"--lr": 0.1}, {"-v": None}]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +214,7 @@ def test_all_values_that_no_override_can_state_are_refused_at_once():
     loop: list = []
     loop.append(loop)
     with pytest.raises(ProblemsFound) as refused:
-        values.words({"a": object(), "b c": 1, "d": {"e f": 1}, "g": loop, 3: 4, "h": 1, "i": Fraction(1, 3)})
+        values.words({"a": object(), "b c": 1, "d": {"e'f": 1}, "g": loop, 3: 4, "h": 1, "i": Fraction(1, 3)})
     found = refused.value.problems
     assert codes(found) == ["E001"] * 6
     assert [problem.path for problem in found] == ["a", "b c", "d", "g", "3", "i"]

@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,33 @@ def test_a_bad_override_is_a_problem(override, code, says):
         compose(override.split(" "), Path.cwd())
     assert [p.code for p in caught.value.problems] == [code]
     assert says in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", ["${HOME}/x", '"${HOME}, ${recipes.trainer.num_nodes} ${HOME}"'])
+def test_the_remedy_of_a_variable_of_a_shell_is_its_text(value):
+    with pytest.raises(ProblemsFound) as caught:
+        compose([f"env_vars.FOO={value}"], Path.cwd())
+    (problem,) = caught.value.problems
+    (word,) = shlex.split(problem.remedy.removesuffix(" for the text itself"))
+    found = compose([word], Path.cwd()).tree["env_vars"]["FOO"]
+    assert found == value.strip('"').replace("${recipes.trainer.num_nodes}", "1")
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("env_vars.FOO=${git.zzqqxx}", "add git.zzqqxx=…; 'env_vars.FOO=\\${git.zzqqxx}' for the text itself"),
+        ("env_vars.FOO=[${HOME}]", "\\${HOME} is the text itself"),
+        ("env_vars.MY_TOKEN=hunter2${HOME}", "\\${HOME} is the text itself"),
+        ("env_vars.FOO=${.BAR}", "did you mean env_vars.FOO?"),
+    ],
+)
+def test_the_remedy_of_an_absent_key_is_one_that_can_be_typed(override, remedy):
+    with pytest.raises(ProblemsFound) as caught:
+        compose([override], Path.cwd())
+    (problem,) = caught.value.problems
+    assert problem.remedy == remedy
 
 
 def test_a_secret_in_a_bad_override_is_not_repeated():

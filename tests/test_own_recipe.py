@@ -188,10 +188,21 @@ def test_a_script_recipe_takes_the_published_section(prepare, tmp_path):
 FAULTS = [
     (("recipes=training/custom/script",), "E106", "entry_script", "script to run is missing"),
     ((SCRIPT, "training_cfg.entry_module=a", *K8S), "E106", "entry_script", "both"),
+    *(
+        ((SCRIPT, *K8S, f"training_cfg.entry_script='{path}'"), "E102", "training_cfg.entry_script", "script_args")
+        for path in ("/a.py --lr 3", "/a.py -v", "python /a.py", "/bin/python3.11 a.py", "-m pkg.mod", "--version")
+    ),
+    ((SCRIPT, *K8S, "training_cfg.entry_script='~/a.py'"), "E327", "training_cfg.entry_script", "container"),
     ((SCRIPT, *K8S, "training_cfg.script_args=[{a: {b: c}}]"), "E107", "script_args.0.a", "a text"),
     ((SCRIPT, *K8S, "training_cfg.script_args=[{a: 1, b: 2}]"), "E107", "script_args.0", "one name"),
     ((SCRIPT, *K8S, "training_cfg.script_args=[{a: 'bundle:run'}]"), "E107", "script_args.0.a", "bundle:configs"),
     ((SCRIPT, *K8S, "training_cfg.script_args=[a]"), "E102", "script_args.0", "mapping"),
+    ((SCRIPT, *K8S, "training_cfg.script_args=['--lr=3']"), "E102", "script_args.0", "{--lr: 3}"),
+    ((SCRIPT, *K8S, "training_cfg.script_args=['--my-token=abc']"), "E102", "script_args.0", "{--my-token: …}"),
+    ((SCRIPT, *K8S, "training_cfg.script_args=[--lr=3, -v]"), "E001", "", "script_args=[{--lr: 3}, {-v: null}]'"),
+    ((SCRIPT, *K8S, "training_cfg.script_args=[{--lr=3: null}]"), "E001", "", "script_args=[{--lr: 0.1}]'"),
+    ((SCRIPT, *K8S, "env_vars=[A]"), "E003", "env_vars", "'env_vars={NAME: value}'"),
+    ((SCRIPT, *K8S, "env_vars=[A=1]"), "E001", "", "'env_vars={NAME: value}'"),
     ((SCRIPT, *K8S, "git.repo_url_or_path=/code"), "E108", "git.repo_url_or_path", "LLMFT"),
     ((SCRIPT, *K8S, "git.entry_script=a.py"), "E108", "git.entry_script", "training_cfg.entry_script=a.py"),
     ((SCRIPT, *K8S, "+recipes.post_script=[ls]"), "E108", "recipes.post_script", "LLMFT"),
@@ -215,6 +226,11 @@ def test_a_fault_of_a_script_is_one_problem(words, code, path, says, problems):
     (problem,) = problems(*words)
     assert (problem.code, problem.path.endswith(path)) == (code, True)
     assert says in str(problem)
+
+
+@pytest.mark.parametrize("path", ["/my code/a - b.py", "/x/my python/a.py", "/x/python", "run-1 -2.py"])
+def test_a_path_of_a_script_may_have_spaces(path, render):
+    assert path in render(f"training_cfg.entry_script='{path}'", *K8S).files["manifests/job.yaml"]
 
 
 def test_an_elastic_script_states_its_batch(problems):

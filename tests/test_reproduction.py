@@ -108,13 +108,14 @@ def test_a_secret_in_a_diff_is_masked(project, recipes, monkeypatch):
     redaction._process.read(os.environ, keep=False)
     (project / "train.py").write_text(
         f"TOKEN = '{TOKEN}'\npassword = 'correct-horse-battery'\nKEY = '''{KEY}'''\nlr = 0.1\n"
+        "secret = (\n    'hunter2mmm'\n)\n"
     )
     folder = script(recipes)
     monkeypatch.delenv("DB_PASSWORD")
     redaction._process.read(os.environ, keep=False)
     diff = record(folder)["code"]["script"]["diff"]
     assert "+TOKEN" in diff and "+KEY" in diff and "+lr = 0.1" in diff
-    for secret in (TOKEN, TOKEN[4:], "correct-horse", "MIIEvQ"):
+    for secret in (TOKEN, TOKEN[4:], "correct-horse", "MIIEvQ", "hunter2mmm"):
         assert not any(secret in each.read_text() for each in folder.rglob("*") if each.is_file()), secret
 
 

@@ -18,7 +18,7 @@ from launcher.cli import main as cli
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound, shown
 from launcher.common.random_values import random_parts
-from launcher.common.secret_forms import masked_code
+from launcher.common.secret_forms import masked_code, masked_program
 from launcher.config.collection import clusters
 from launcher.config.compose import compose
 from launcher.model.config_tree import leaves
@@ -497,3 +497,39 @@ HEX = "0123456789abcdef0123456789abcdef01234567"
 )
 def test_a_line_of_code_is_shown_without_what_a_secret_s_name_is_given(line, shown):
     assert masked_code(line) == shown
+
+
+@pytest.mark.parametrize(
+    ("code", "shown"),
+    [
+        ('+secret = (\n+    "hunter2mmm"\n+)\n+lr = "0.1"', '+secret = …\n+    "…"\n+)\n+lr = "0.1"'),
+        ('+secret = (\n+    "hunter2"\n+    "mmm"  # x (\n+)\n+a = "b"', None),
+        (
+            '+token: str = Secret(\n+    f("a"), "hunter2mmm"\n+)\n+lr = "0.1"',
+            '+token: … = Secret(\n+    f("…"), "…"\n+)\n+lr = "0.1"',
+        ),
+        (
+            '+  const secret =\n+    "hunter2mmm";\n+  const lr = "0.1"',
+            '+  const secret =\n+    "…";\n+  const lr = "0.1"',
+        ),
+        ('+password = \\\n+  "hunter2mmm"\n+a = "b"', '+password = \\\n+  "…"\n+a = "b"'),
+        ('+wandb.login(\n+    key="hunter2mmm",\n+)\n+a = "b"', '+wandb.login(\n+    key="…",\n+)\n+a = "b"'),
+        (
+            '+    "--password",\n+    default="hunter2mmm",\n+    help="b"',
+            '+    "--password",\n+    default="…",\n+    help="b"',
+        ),
+        ('+secret = (\n@@ -1 +1 @@\n+a = "b"', '+secret = …\n@@ -1 +1 @@\n+a = "b"'),
+        ('+a = {"token": ["b",\n+    "hunter2mmm"]}\n+b = "c"', None),
+        ('+if token in known(\n+    "b"\n+)', '+if token in known(\n+    "b"\n+)'),
+        ('+def get_token(\n+    region="b"\n+)', '+def get_token(\n+    region="b"\n+)'),
+    ],
+)
+def test_lines_of_code_are_shown_without_values_below_a_secret_s_name(code, shown):
+    found = "\n".join(masked_program(code.split("\n")))
+    assert found == shown if shown else "hunter2" not in found and "mmm" not in found
+
+
+def test_a_random_text_beside_a_token_is_masked():
+    beside = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzzzzzzzKEY"
+    assert beside not in masked_code(f'+aws = "AKIAIOSFODNN7ABCDEFG"; s = "{beside}"')
+    assert masked_code(f'+s = "{beside}"') == f'+s = "{beside}"'

@@ -17,14 +17,16 @@ Overrides = Mapping[str, Any] | Iterable[str]
 """Values by their keys, or overrides as on the command line."""
 _KEY = re.compile(r"[^\W\d][\w-]*(?:[./@](?:[^\W\d][\w-]*|0|[1-9]\d*))*", re.A)
 """Source: Hydra, OverrideLexer.g4: ID, and INT_UNSIGNED after the first dot."""
-_INNER_KEY = re.compile(r"(?!(?:null|true|false|nan|inf)\Z)(?:[A-Za-z_/][\w./-]*|0|[1-9]\d{0,17})", re.A | re.I)
-"""A key within a value. Source: Hydra, OverrideLexer.g4: keys have no quotes, and these need no escapes."""
+_PLAIN_INNER_KEY = re.compile(r"(?ai)(?!(?:null|true|false|-?nan|-?inf)\Z)(?:-*[a-z_/][\w./-]*|0|[1-9]\d{0,17})")
+"""A key within a value that needs no escapes, and that the grammar need not be asked about."""
+_ESCAPED = re.compile(r"[\\()\[\]{}:=, \t]")
+"""Source: Hydra, OverrideLexer.g4: ESC. Keys have no quotes."""
 _RECIPE = "recipes"
 _NAMED_LIKE_RECIPE = "training_config"
 """A key of the top level that only repeats the recipe's name; a user who names it means the recipe's section."""
 _VALUES = "None, bool, int, float, str, paths, NumPy's numbers and arrays, and lists and mappings of these"
 _KEYS = "words of letters, digits, '_' and '-' that start with no digit or '-', or numbers, with dots between"
-_INNER_KEYS = "names of letters, digits and '_./-', and numbers"
+_INNER_KEYS = r"ASCII letters, digits, blanks and _-./+$%*@?|\()[]{}:=, and numbers in their shortest form"
 
 
 def words(overrides: Overrides) -> list[str]:
@@ -137,6 +139,12 @@ def _digits(value: int) -> str:
 
 def _inner_key(key: object) -> str:
     text = str(key) if isinstance(key, int) and not isinstance(key, bool) else key
-    if isinstance(text, str) and _INNER_KEY.fullmatch(text):
-        return str.__str__(text)
+    if isinstance(text, str):
+        text = str.__str__(text)
+        if _PLAIN_INNER_KEY.fullmatch(text):
+            return text
+        from launcher.config import hydra_overrides  # 0.2 s, which keys without escapes do without
+
+        if hydra_overrides.key_of(word := _ESCAPED.sub(r"\\\g<0>", text)) == text:
+            return word
     raise _Unwritable("has a key that no override can state", key, _INNER_KEYS)

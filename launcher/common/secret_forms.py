@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from launcher.common import secret_tokens
+from launcher.common.random_values import random_parts
 from launcher.common.secret_names import NAME, names_secret
 from launcher.common.syntax import QUOTED, VARIABLE_NAME, is_dns_subdomain, is_secret_key
 
@@ -87,6 +88,11 @@ _OPTION = re.compile(r"--([A-Za-z][\w-]*)")
 _NAME_AT_BOUNDARY = re.compile(r"\b[A-Za-z_][\w-]*")
 _SIGNS_IN = r"(?i)\blog_?in(?=\s*\()"
 """A call whose texts are secrets, as `wandb.login(key="…")` and `login` of the Hub's library."""
+_NEW_PART = ("@@", "diff ")
+"""Beginnings of lines of a diff after which other lines of the program follow."""
+_BEGINS = re.compile(r"[=:]")
+_AT_END = re.compile(r"""(?:=|^["'],)\s*\\?\s*$""")
+"""After a secret's name: what gives it the value of the next line."""
 _COUNT = re.compile(r"""\s?['"]?[\d.,]+[kMGTB%]?(?=[\s'";&|,}\]]|$)""")
 
 _ELSEWHERE = (
@@ -268,7 +274,42 @@ def masked_code(line: str) -> str:
     if names:
         first = names[0].end()  # which may be in quotes itself
         spans += [each.span(2) for each in QUOTED.finditer(line) if each.start() >= first and is_written(each[2])]
+    if secret_tokens.holds(line):  # an access key has its secret beside it
+        spans += [match.span() for part in random_parts(line) for match in re.finditer(re.escape(part), line)]
     return _without(line, spans)
+
+
+def masked_program(lines: Iterable[str]) -> list[str]:
+    """Return lines of a program, or of its changes, each as `masked_code` returns it.
+
+    A value of a secret's name may be on the next lines: in brackets, or after an equals sign.
+    """
+    found, depth, is_next = [], 0, False
+    for line in lines:
+        if line.startswith(_NEW_PART):
+            depth, is_next = 0, False
+        is_within = is_next or depth > 0
+        texts = (each.span(2) for each in QUOTED.finditer(line) if is_within and is_written(each[2]))
+        found.append(masked_code(_without(line, texts)))
+        rest = _after_name(line)
+        depth = depth + _depth(line) if depth > 0 else _depth(rest.lstrip("'\"")) if _BEGINS.search(rest) else 0
+        is_next = _AT_END.search(rest) is not None
+    return found
+
+
+def _after_name(line: str) -> str:
+    """Return the rest of a line after the first name of a secret; empty if it has none."""
+    names = (match for match in NAME.finditer(line) if names_secret(match[0]))
+    if first := next(names, None):
+        return line[first.end() :]
+    call = re.search(_SIGNS_IN, line)
+    return f"={line[call.end() :]}" if call else ""
+
+
+def _depth(text: str) -> int:
+    """Return how many brackets a text leaves open; those that it closes count less than 0."""
+    plain = QUOTED.sub("", text)
+    return sum(map(plain.count, "([{")) - sum(map(plain.count, ")]}"))
 
 
 def _without(text: str, spans: Iterable[tuple[int, int]]) -> str:

@@ -1,6 +1,9 @@
 """Suggestions for an unknown name."""
 
+import re
 from collections.abc import Sequence
+
+from launcher.common.secret_names import names_secret
 
 _LEAST = 2
 """Minimum characters of a part of a name that is matched."""
@@ -40,3 +43,13 @@ def _part(wanted: str, name: str) -> int:
     if wanted == "".join(word[:1] for word in last.split("_")):
         return 1
     return 2 if name.startswith(wanted) else 3 if wanted in name else 0
+
+
+_ARGUMENT = re.compile(r"\{?\s*(-{0,2}[a-z][\w.-]*)(?:\s*[=:\s]\s*([\w./+-]*))?\s*\}?", re.A | re.I)
+
+
+def as_argument(word: str) -> str | None:
+    """Return an argument of a script as `script_args` takes it: --lr=3 as {--lr: 3}; None if its form is another."""
+    if (found := _ARGUMENT.fullmatch(word.strip())) is None:
+        return None
+    return f"{{{found[1]}: {'…' if names_secret(found[1]) else found[2] or 'null'}}}"

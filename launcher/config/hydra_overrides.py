@@ -30,6 +30,12 @@ def parsed(text: str) -> Parsed | None:
         return None
 
 
+def key_of(word: str) -> str | None:
+    """Return the key that a word states within a value; None if it states none."""
+    value = getattr(parsed(f"key={{{word}:0}}"), "_value", None)
+    return next(map(_key_text, value), None) if isinstance(value, dict) else None
+
+
 def read(text: str) -> tuple[Override, tuple[Problem, ...]]:
     """Return an override as Hydra's grammar reads it, and what is wrong with its value.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from launcher.common.problems import Problem, shown
 from launcher.common.secret_names import names_secret
+from launcher.common.suggestions import as_argument
 from launcher.common.yaml_io import MAX_DEPTH
 from launcher.config.collection import (
     ALL_RECIPES,
@@ -217,10 +218,22 @@ def remedy_of(word: str) -> str | None:
         return ALL_RECIPES
     if word.endswith((".yaml", ".yml")):
         return f"recipes={word}"
+    if equals and (remedy := _of_a_list(name, value)):
+        return remedy
     if equals and is_key(name.lstrip("+")) and re.search(r"[][{}]", value) and not re.search("[\"']", value):
         return f"{name}='\"{'…' if names_secret(name) else value}\"' for a text with brackets"
     names = [name for name in recipe_names() if word in (name, name.rpartition("/")[2])]
     return f"recipes={names[0]}" if names else None
+
+
+def _of_a_list(name: str, value: str) -> str | None:
+    """Return the form of arguments or variables that are given as words: [--lr=3]; None if the key takes others."""
+    if name.endswith("script_args") and value.startswith(("[", "-")):
+        items = list(map(as_argument, value.strip("[] ").split(",")))
+        return f"'{name}=[{', '.join(map(str, items)) if all(items) else '{--lr: 0.1}'}]'"
+    if name.lstrip("+") == "env_vars" and value.startswith("["):
+        return f"'{name}={{NAME: value}}'"
+    return None
 
 
 def top_level() -> list[str]:

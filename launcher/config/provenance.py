@@ -1,6 +1,6 @@
 """Where each value of a composition came from: which line of which file, and which overrides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,6 +59,11 @@ class FileLayers:
         name, prefix = _name(file), f"{package}." if package else ""
         lines = self.cache.lines(file).items()
         return {f"{prefix}{path}" if path else package: f"{name}:{line}" for path, line in lines}
+
+    def unquoted(self, layer: int) -> Iterator[tuple[str, str]]:
+        """Yield dotted path and text of every value that a layer has without quotes."""
+        file, package = self.place(layer)
+        yield from _unquoted(self.cache.nodes(file)[1], package)
 
     def above(self, layer: int) -> frozenset[int]:
         """Return the layers that win over one because its `defaults` name them after `_self_`."""
@@ -124,6 +129,17 @@ def _find(tree: Any, node: yaml.Node | None, path: str) -> tuple[str, Any, int] 
         if path.startswith(f"{key.value}."):
             return _find(tree[key.value], value, path.removeprefix(f"{key.value}."))
     return None
+
+
+def _unquoted(node: yaml.Node | None, path: str) -> Iterator[tuple[str, str]]:
+    if isinstance(node, yaml.ScalarNode) and not node.style:
+        yield path, node.value
+    elif isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            yield from _unquoted(value, f"{path}.{key.value}".lstrip("."))
+    elif isinstance(node, yaml.SequenceNode):
+        for i, item in enumerate(node.value):
+            yield from _unquoted(item, f"{path}.{i}")
 
 
 def _name(file: Path) -> Path:

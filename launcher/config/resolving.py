@@ -1,6 +1,7 @@
 """The values of a composition by OmegaConf: overrides set, references resolved, and every fault in them."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -8,17 +9,23 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line
+from launcher.common.secret_names import is_secret
 from launcher.common.suggestions import did_you_mean, question
 from launcher.common.texts import counted
 from launcher.config import interpolation, resolvers
+from launcher.config.collection import GROUPS
 from launcher.config.files import POLICY, Files
-from launcher.config.overrides import Override
+from launcher.config.overrides import Override, top_level
 from launcher.config.plain_values import Effects, Values
 from launcher.model.composition import Composition, nearest_origin
 from launcher.model.config_tree import AUTO, SCALES, get, is_index, leaves, targets
 from launcher.model.recipe import RecipeBase
 from launcher.model.validation import field_names
 
+_UNQUOTED = re.compile(r"(?:[\w./:-]|\\?\$\{[\w.]+\})+", re.A)
+"""A text with references that an override has without quotes."""
+_NAMES = re.compile(r"[a-z_]\w*(?:\.[a-z_]\w*)*", re.A | re.I)
+"""A path that an override can set: without items of lists."""
 _MOST_PLACES = 3
 """Keys that a Problem suggests."""
 
@@ -116,12 +123,27 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             yield problem
         elif target := interpolation.absent(text, path, tree):
             typed = nearest_origin(composition.removed, target)
-            remedy = did_you_mean(target, known) or f"add {target}=…"
+            choices = [did_you_mean(target, known), _as_text(problem.path, text, target)]
+            if not choices[0] and target.partition(".")[0] in (*GROUPS, *top_level()):
+                choices[0] = f"add {target}=…"
+            remedy = "; ".join(filter(None, choices)) or None
             message = f"refers to {target}, which {f'{typed} removes' if typed else 'does not exist'}"
             remedy = f"leave out {typed}, or give {target} a value" if typed else remedy
             yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)
         elif faulty.isdisjoint(targets(text, path)) or interpolation.leads_back(path, tree):
             yield problem
+
+
+def _as_text(path: str, text: str, target: str) -> str | None:
+    """Return how to write a text that only looks like a reference to an absent key; None if that is unclear."""
+    reference = f"${{{target}}}"
+    if reference not in text:
+        return None
+    escaped = text.replace(reference, f"\\{reference}")
+    written = escaped if _UNQUOTED.fullmatch(escaped) else f'"{escaped}"'
+    if is_secret(path) or not _NAMES.fullmatch(path) or "'" in text or '"' in text:
+        return f"\\{reference} is the text itself"
+    return f"'{path}={written}' for the text itself"
 
 
 def _unresolved(node: Any, path: str) -> Iterator[Problem]:
@@ -220,6 +242,8 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
         if isinstance(override.value, dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
             given = f'"{key}=[{where.partition("=")[2]}]"' if where == override.text else None
             return Problem("E003", key, "is a list", remedy=given, where=where)
+        if isinstance(override.value, list) and OmegaConf.is_dict(OmegaConf.select(config, key)):
+            return Problem("E003", key, "is a mapping", remedy=f"'{key}={{NAME: value}}'", where=where)
         OmegaConf.update(config, key, override.value, merge=True, force_add=True)
     except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
         return Problem("E003", key, first_line(error), where=where)

@@ -124,6 +124,25 @@ ModuleName = Annotated[str, AfterValidator(_module)]
 """Name of a module for `python -m`. Source: Python, Command line and environment: -m."""
 
 
+_COMMAND = re.compile(
+    r"-|(\S*/)?(python|pypy|bash|sh|torchrun|accelerate|deepspeed|uv)[\d.]*\s|.*\s--?[A-Za-z]", re.S
+)
+"""An option, an interpreter before a path, or an option after one. Other spaces belong to a path."""
+
+
+def _script(path: str) -> str:
+    if _COMMAND.match(path):
+        raise ValueError(
+            "should be the path of a script alone: its arguments are in script_args, such as [{--lr: 0.1}], a module"
+            " is in entry_module, and the launcher adds the interpreter"
+        )
+    return path
+
+
+ScriptPath = Annotated[str, AfterValidator(_script)]
+"""Path of a script, one word of a command."""
+
+
 class ClusterOptions(Model):
     """Every key of a `cluster` section. A backend subclasses it."""
 

@@ -52,6 +52,9 @@ class ValueSources(Protocol):
     def leaves(self, layer: int) -> Iterable[str]:
         """Return the dotted path of every leaf that a layer sets."""
 
+    def unquoted(self, layer: int) -> Iterable[tuple[str, str]]:
+        """Yield dotted path and text of every value that a layer has without quotes."""
+
     def above(self, layer: int) -> frozenset[int]:
         """Return the layers that override one because its `defaults` list them after `_self_`."""
 

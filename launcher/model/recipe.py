@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from launcher.common.suggestions import as_argument
 from launcher.common.syntax import VARIABLE_NAME, is_dns_subdomain, is_secret_key
 from launcher.model.base_model import (
     BatchSize,
@@ -22,6 +23,7 @@ from launcher.model.base_model import (
     NodeCount,
     NonNegative32,
     PositiveInt,
+    ScriptPath,
 )
 from launcher.model.checkpointing import Checkpointing, Content
 from launcher.model.composition import ValueSources
@@ -212,14 +214,14 @@ class CustomRun(Model):
 
 def _argument(value: Any) -> Any:
     if isinstance(value, str):
-        raise ValueError(f"should be a mapping of a name to its value: {{{value}: null}} for a name alone")
+        raise ValueError(f"should be a mapping of a name to its value, such as {as_argument(value) or '{--lr: 0.1}'}")
     return value
 
 
 class CustomTraining(Model):
     """A custom script instead of a recipe's own trainer."""
 
-    entry_script: str | None = None
+    entry_script: ScriptPath | None = None
     """Path of the Python script that is started on every rank. Either this or entry_module."""
     entry_module: ModuleName | None = None
     """Python module that is started on every rank, as by python -m. Either this or entry_script."""

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.common.problems import Problem
+from launcher.common.random_values import random_parts
+from launcher.common.secret_forms import holds_token
 from launcher.common.secret_names import NOTIFY, is_secret
 from launcher.common.suggestions import did_you_mean, question
 from launcher.model.backend_registry import descriptions
@@ -21,6 +23,8 @@ from launcher.model.recipe import RecipeBase
 
 _NO_TEXT = r"true|false|null|[-+.\de]{1,8}"
 """A value that cannot be a secret, whatever its name."""
+_LIKE_NAME = re.compile(r"[\w .-]*")
+"""What was meant as a name; a password has other characters."""
 _ALLOWED = {
     "bool_type": "true or false",
     "int_type": "a whole number",
@@ -101,7 +105,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
         )
     if error["type"] == "missing":
         return Problem("E103", path, "is missing", remedy=f"add {path}=…")
-    if is_secret(path):
+    if is_secret(path) and not _is_bad_name(error):
         is_address = path.partition(".")[0] == NOTIFY
         return Problem(
             "E601",
@@ -112,6 +116,15 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
         )
     remedy = _remedy(error, path)
     return Problem("E102", path, _message(error), value=error["input"], allowed=_allowed(error), remedy=remedy)
+
+
+def _is_bad_name(error: ErrorDetails) -> bool:
+    """Return whether a value is the name in a reference to a secret, although an invalid one: not the secret."""
+    given = error["input"]
+    if error["loc"][-2:-1] != ("secretKeyRef",) and error["loc"][-1:] != ("env",):
+        return False
+    has_letters = isinstance(given, str) and _LIKE_NAME.fullmatch(given)
+    return bool(has_letters) and not holds_token(given) and not any(True for _ in random_parts(given))
 
 
 def _remedy(error: ErrorDetails, path: str) -> str | None:

@@ -1,5 +1,6 @@
 """Composition to a typed recipe, or every fault in it."""
 
+import re
 from dataclasses import replace
 
 from launcher.common import redaction
@@ -22,6 +23,8 @@ _IMAGES = "recipes.images"
 """Where recipes have the published images, by region."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of misspelt keys that choose a file."""
+_REFERENCE = re.compile(r"\.(?:secretKeyRef(?:\.(?:name|key))?|env)\Z")
+"""Where a path is inside a reference, which is replaced as a whole."""
 
 
 def check(composition: Composition) -> CheckedRecipe:
@@ -75,8 +78,8 @@ def _with_references(problem: Problem, backend: str) -> Problem:
     """Return a Problem; that of a secret in clear text with the references which jobs of the backend resolve."""
     if problem.code != "E601" or problem.remedy:
         return problem
-    secrets = described(backend).secrets
-    return replace(problem, allowed=secrets.references, remedy=secrets.remedy(problem.path))
+    secrets, path = described(backend).secrets, _REFERENCE.sub("", problem.path)
+    return replace(problem, allowed=secrets.references, remedy=secrets.remedy(path))
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from launcher.bundle.manifest import MANIFEST
 from launcher.common.names import ADOPTED_FILE
 from launcher.common.redaction import masked, masked_lines
-from launcher.common.secret_forms import masked_code
+from launcher.common.secret_forms import masked_program
 from launcher.reproduction.digests import Budget, combined, digests, file_digest
 
 DIFF_BYTES = 256 * 2**10
@@ -183,7 +183,7 @@ def _diff(top: str, part: str) -> tuple[str, bool]:
     words = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short", "--ignore-submodules=none")
     raw, is_cut = _git(top, *words, "HEAD", "--", part, most=DIFF_BYTES)
     text = _KEY_BODY.sub(r"\1…\2", raw.decode("utf-8", "replace"))
-    return masked_lines([masked_code(line) for line in text.split("\n")]), is_cut
+    return masked_lines(masked_program(text.split("\n"))), is_cut
 
 
 class _GitFailed(Exception):

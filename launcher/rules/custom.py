@@ -70,6 +70,16 @@ def one_entry(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]
         )
 
 
+@rule("E327", f"{_SCRIPT}.entry_script", "cluster", source="Bash Reference Manual, Tilde Expansion")
+def paths_need_no_shell(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A container starts the script without a shell that expands `~`, and its home is not this machine's."""
+    script = script_of(checked)
+    path = (script and script.training_cfg.entry_script) or ""
+    if path.startswith("~") and described(checked.backend).files.has_containers:
+        message = "~ is not expanded in a container"
+        yield problem(f"{_SCRIPT}.entry_script", message, value=path, allowed="an absolute path in the container")
+
+
 @rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
 def arguments_are_words(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """An argument is a name and a value, in the given order."""

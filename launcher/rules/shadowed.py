@@ -11,7 +11,7 @@ from launcher.common.texts import counted, first_of
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.composition import Composition
-from launcher.model.config_tree import ABSENT, SCALES, is_base, is_index, leaves, lookup, reachable
+from launcher.model.config_tree import ABSENT, SCALES, is_base, is_index, leaves, lookup, prefixes, reachable
 from launcher.model.environment import plain_variables
 from launcher.model.family_registry import interface
 from launcher.model.size_plan import spans
@@ -71,6 +71,20 @@ def numbers_become_other_texts(planned: PlannedRecipe, notice: MakeNotice) -> It
                 kept = f"\"++{path}='{word}'\"" if is_typed else f"'{word}' in quotes"
                 what = path if is_key else f"{path} {name}"
                 yield notice(f"{what}: {word} is passed as {text}; to keep it: {kept}")
+    yield from map(notice, _changed_in_files(composition))
+
+
+def _changed_in_files(composition: Composition) -> Iterator[str]:
+    """Yield a message for each number or switch in a file of the user's that a program receives as another text."""
+    for layer in sorted(composition.sources.own_layers):
+        file, _ = composition.sources.place(layer)
+        for path, word in composition.sources.unquoted(layer):
+            value = lookup(composition.tree, path) if path.startswith(_TEXTS) else None
+            if not isinstance(value, bool | int | float) or word == (text := value_text(value)):
+                continue
+            is_typed = any(above in composition.explicit for above in prefixes(path))
+            if not is_typed and composition.sources.layers(path)[-1:] == ((layer, value),):
+                yield f"{path}: {word} of {file} is passed as {text}; to keep it: '{word}' in quotes"
 
 
 def _texts(path: str, value: object) -> Iterator[tuple[str, int, object]]:
