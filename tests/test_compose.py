@@ -166,7 +166,7 @@ def test_the_remedy_of_a_variable_of_a_shell_is_its_text(value):
 @pytest.mark.parametrize(
     ("override", "remedy"),
     [
-        ("env_vars.FOO=${git.zzqqxx}", "add git.zzqqxx=…; 'env_vars.FOO=\\${git.zzqqxx}' for the text itself"),
+        ("env_vars.FOO=${git.zzqqxx}", "add git.zzqqxx=… or 'env_vars.FOO=\\${git.zzqqxx}' for the text itself"),
         ("env_vars.FOO=[${HOME}]", "\\${HOME} is the text itself"),
         ("env_vars.MY_TOKEN=hunter2${HOME}", "\\${HOME} is the text itself"),
         ("env_vars.FOO=${.BAR}", "did you mean env_vars.FOO?"),

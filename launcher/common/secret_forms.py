@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from launcher.common import secret_tokens
-from launcher.common.random_values import random_parts
 from launcher.common.secret_names import NAME, names_secret
 from launcher.common.syntax import QUOTED, VARIABLE_NAME, is_dns_subdomain, is_secret_key
 
@@ -275,6 +274,8 @@ def masked_code(line: str) -> str:
         first = names[0].end()  # which may be in quotes itself
         spans += [each.span(2) for each in QUOTED.finditer(line) if each.start() >= first and is_written(each[2])]
     if secret_tokens.holds(line):  # an access key has its secret beside it
+        from launcher.common.random_values import random_parts  # start-up time: few texts have a token
+
         spans += [match.span() for part in random_parts(line) for match in re.finditer(re.escape(part), line)]
     return _without(line, spans)
 

@@ -126,7 +126,7 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             choices = [did_you_mean(target, known), _as_text(problem.path, text, target)]
             if not choices[0] and target.partition(".")[0] in (*GROUPS, *top_level()):
                 choices[0] = f"add {target}=…"
-            remedy = "; ".join(filter(None, choices)) or None
+            remedy = " or ".join(filter(None, choices)) or None
             message = f"refers to {target}, which {f'{typed} removes' if typed else 'does not exist'}"
             remedy = f"leave out {typed}, or give {target} a value" if typed else remedy
             yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)

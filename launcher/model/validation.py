@@ -11,7 +11,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.common.problems import Problem
-from launcher.common.random_values import random_parts
 from launcher.common.secret_forms import holds_token
 from launcher.common.secret_names import NOTIFY, is_secret
 from launcher.common.suggestions import did_you_mean, question
@@ -120,6 +119,8 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
 
 def _is_bad_name(error: ErrorDetails) -> bool:
     """Return whether a value is the name in a reference to a secret, although an invalid one: not the secret."""
+    from launcher.common.random_values import random_parts  # start-up time: few values are faulty
+
     given = error["input"]
     if error["loc"][-2:-1] != ("secretKeyRef",) and error["loc"][-1:] != ("env",):
         return False
