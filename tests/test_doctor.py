@@ -181,8 +181,9 @@ DIGEST = "sha256:" + "0" * 64
     ],
 )
 def test_what_is_no_image_reference_is_a_failure(here, image):
-    (found,) = answered_about(image, "slurm")
-    assert (found.state, found.code) == (FindingState.FAILURE, "E116") and "valid image reference" in found.message
+    given = {TRAIN: "/fsx/a", MODEL: "/fsx/m", "container": image}
+    plan = launcher.compile(SFT, given, cluster="slurm", strict=False)
+    assert {(each.code, each.state) for each in plan.doctor()} == {("E436", FindingState.FAILURE)}
 
 
 @pytest.mark.parametrize(
@@ -198,9 +199,9 @@ def test_image_references_of_each_form_are_fine(here, image, cluster):
 
 
 def answered_about(image, cluster):
-    plan = launcher.compile(
-        SFT, {TRAIN: "/fsx/a", MODEL: "/fsx/m", "container": image}, cluster=cluster, strict=False
-    )
+    given = {TRAIN: "/fsx/a", MODEL: "/fsx/m", "container": image}
+    own = {"cluster.container_runtime": "pyxis"} if cluster == "slurm" else {}
+    plan = launcher.compile(SFT, given | own, cluster=cluster, strict=False)
     prepared = pipeline.prepared(plan.overrides, plan.context, needs_inputs=False)
     (question,) = [each for each in inputs.questions(prepared) if each.subject == "image"]
     return [finding.found("image", each) for each in question.ask()]

@@ -298,18 +298,6 @@ def test_an_address_of_slurm_s_is_read_to_the_letter(prepared, image):
     assert [each[0] for each in about_image(prepared("slurm"), image)] == ["ok"]
 
 
-@pytest.mark.parametrize("image", ["a#b#c:1", "docker://a/UPPER:1", "me/image:a:b"])
-def test_a_faulty_image_is_named_with_its_key(prepared, image):
-    assert about_image(prepared("slurm"), image) == [("E116", "container", image, "is not a valid image reference")]
-
-
-def test_transports_and_their_slashes_are_those_of_slurm_alone(prepared):
-    image = "docker://host#me/image:1"
-    slurm, k8s = (about_image(prepared(each), image) for each in ("slurm", "k8s"))
-    assert slurm == [("ok", f"{image}; its registry is asked by the nodes, with their own rights")]
-    assert k8s == [("E116", "container", image, "is not a valid image reference")]
-
-
 def test_a_registry_of_another_region_is_a_warning(prepared):
     job = prepared("sm_jobs", **{"cluster.sm_jobs_config.region": "us-east-1"})
     far, near = (about_image(job, f"{host}/x:1") for host in (ECR, ECR.replace("eu-west-1", "us-east-1")))

@@ -1,14 +1,12 @@
 """What a job reads: samples with the columns of its technique, its model, its image and its secrets."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from launcher.common.problems import Problem
-from launcher.common.syntax import IMAGE_FORM, is_image
 from launcher.common.texts import first_of
 from launcher.model import aws_regions, family_registry
 from launcher.model.backend_registry import described
@@ -24,8 +22,6 @@ _SAMPLES = 200
 _HUB_S = 10.0
 _IN_CONTAINER = "/opt/ml/"
 _CONFIG = "config.json"
-_TRANSPORT = re.compile(r"[a-z][a-z-]*://")
-"""Source: Apptainer, Build a Container: docker://, oras:// and others; enroot-import(1)."""
 _SERVER_FAILS = 500
 _LATER = (408, 429)
 """Statuses of the Hub by which it does not answer: failures of the server, timeouts, too many requests."""
@@ -175,10 +171,6 @@ def _image(job: JobSpec, image: str) -> Iterator[Answer]:
         )
     if image.startswith(("/", ".")) or image.endswith(".sqsh"):
         yield from _image_file(job, image)
-    elif not _is_reference(job, image):
-        remedy = "correct it: lower case, one tag, and a digest of 64 hexadecimal digits"
-        fault = "is not a valid image reference"
-        yield Problem("E116", "container", fault, value=image, allowed=IMAGE_FORM, remedy=remedy)
     elif "@" in image:
         yield ok(IMAGE, f"{image} is fixed by its digest")
     elif ":" not in name or name.endswith(":latest"):
@@ -186,13 +178,6 @@ def _image(job: JobSpec, image: str) -> Iterator[Answer]:
         yield warning(IMAGE, message, "container=<name>:<tag>, or <name>@sha256:<digest>")
     else:
         yield ok(IMAGE, f"{image}; its registry is asked by the nodes, with their own rights")
-
-
-def _is_reference(job: JobSpec, image: str) -> bool:
-    """Return whether a container runtime can read a reference. Those of Slurm take a transport, and # for a slash."""
-    if not described(job.backend).files.has_containers:
-        image = _TRANSPORT.sub("", image).replace("#", "/", 1)
-    return is_image(image)
 
 
 def _image_file(job: JobSpec, image: str) -> Iterator[Answer]:

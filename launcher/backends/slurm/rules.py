@@ -85,7 +85,7 @@ def image_has_the_form_of_its_runtime(checked: CheckedRecipe, problem: MakeProbl
     "cluster.container_mounts",
     "container",
     "cluster.container_runtime",
-    source="docs/slurm.md, Containers; runc",
+    source="runc, checkProcMount; docs/slurm.md, Containers",
 )
 def mounts_are_paths(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A path of the node is mounted at the same path, and is a word between separators of the runtime."""
