@@ -210,7 +210,8 @@ BOUNDS = {
             texts("0123.-+eEmkKMGi", "5Mi", "6Mi", "1", "2097152", "1e30", "-1", "0").filter(is_number),
             lambda text, name=name: bounds.quantity_fault(name, text) is None,
             put_quantity(resource),
-            is_stricter=name == "hugepages",  # servers before 1.21 leave a part of a page to the kubelet
+            # Servers before 1.21 leave a part of a page to the kubelet, and all take a memory without a unit.
+            is_stricter=name != "cpu",
         )
         for resource, name in (("cpu", "cpu"), ("memory", "memory"), ("hugepages-2Mi", "hugepages"))
     },
