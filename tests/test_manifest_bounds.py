@@ -199,6 +199,7 @@ REFUSED = [
     (f"container={'a' * 256}", "E305", "container", "image reference"),
     (f"container={DIGEST}", "E305", "container", "image reference"),
     ("container='a..b/c:1'", "E305", "container", "image reference"),
+    ("container='docker://host#me/image:1'", "E305", "container", "image reference"),
     ("container='a:٣/c'", "E305", "container", "image reference"),
     ("container=a/B:1", "E305", "container", "image reference"),
     (f"{REPOSITORY}=/home/me/code", "E323", REPOSITORY, "server"),
@@ -339,7 +340,7 @@ def test_a_null_character_is_refused(recipes, tmp_path):
     ("override", "path"),
     [
         ("+env_vars.A='a\0b'", "env_vars.A"),
-        ("git.repo_url_or_path='https://a/\0b'", "git.repo_url_or_path"),
+        ("git.branch='a\0b'", "git.branch"),
         ("cluster.command=[x,'a\0b']", "cluster.command.1"),
         ("++recipes.post_script=[x,'a\0b']", "recipes.post_script"),
         ("training_cfg.script_args=[{-a: 1},{-b: 'a\0b'}]", "recipes.training_cfg.script_args.1"),
@@ -354,7 +355,7 @@ def test_a_null_character_is_found_in_every_word(problems, override, path):
         "training_cfg.run.ntasks_per_node=8",
     )
     base = (*script, *LLAMA_K8S[1:], "container=me/image:1") if "script_args" in override else LLAMA_K8S
-    (problem,) = problems(*base, override)
+    (problem,) = problems(*base, *(("git.repo_url_or_path=https://a/b",) if path == "git.branch" else ()), override)
     assert (problem.code, problem.path) == ("E324", path)
 
 

@@ -89,8 +89,7 @@ _SIGNS_IN = r"(?i)\blog_?in(?=\s*\()"
 """A call whose texts are secrets, as `wandb.login(key="…")` and `login` of the Hub's library."""
 _NEW_PART = ("@@", "diff ")
 """Beginnings of lines of a diff after which other lines of the program follow."""
-_BEGINS = re.compile(r"[=:]")
-_AT_END = re.compile(r"""(?:=|^["'],)\s*\\?\s*$""")
+_AT_END = r"""(?:=|^["'],)\s*\\?\s*$"""
 """After a secret's name: what gives it the value of the next line."""
 _COUNT = re.compile(r"""\s?['"]?[\d.,]+[kMGTB%]?(?=[\s'";&|,}\]]|$)""")
 
@@ -269,8 +268,7 @@ def masked_code(line: str) -> str:
     Tokens and known secrets are left to `redaction.masked`.
     """
     spans = list(_spans(line, has_members=True))
-    names = [match for match in NAME.finditer(line) if names_secret(match[0])] or list(re.finditer(_SIGNS_IN, line))
-    if names:
+    if names := _names(line):
         first = names[0].end()  # which may be in quotes itself
         spans += [each.span(2) for each in QUOTED.finditer(line) if each.start() >= first and is_written(each[2])]
     if secret_tokens.holds(line):  # an access key has its secret beside it
@@ -293,18 +291,22 @@ def masked_program(lines: Iterable[str]) -> list[str]:
         texts = (each.span(2) for each in QUOTED.finditer(line) if is_within and is_written(each[2]))
         found.append(masked_code(_without(line, texts)))
         rest = _after_name(line)
-        depth = depth + _depth(line) if depth > 0 else _depth(rest.lstrip("'\"")) if _BEGINS.search(rest) else 0
-        is_next = _AT_END.search(rest) is not None
+        depth = depth + _depth(line) if depth > 0 else _depth(rest.lstrip("'\"")) if re.search("[=:]", rest) else 0
+        is_next = re.search(_AT_END, rest) is not None
     return found
 
 
 def _after_name(line: str) -> str:
     """Return the rest of a line after the first name of a secret; empty if it has none."""
-    names = (match for match in NAME.finditer(line) if names_secret(match[0]))
-    if first := next(names, None):
-        return line[first.end() :]
-    call = re.search(_SIGNS_IN, line)
-    return f"={line[call.end() :]}" if call else ""
+    if not (names := _names(line)):
+        return ""
+    rest = line[names[0].end() :]
+    return rest if names_secret(names[0][0]) else f"={rest}"  # the arguments of a call follow
+
+
+def _names(line: str) -> list[re.Match[str]]:
+    """Return the names of secrets in a line of a program, or else its calls whose texts are secrets."""
+    return [match for match in NAME.finditer(line) if names_secret(match[0])] or list(re.finditer(_SIGNS_IN, line))
 
 
 def _depth(text: str) -> int:

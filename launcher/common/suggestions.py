@@ -7,6 +7,8 @@ from launcher.common.secret_names import names_secret
 
 _LEAST = 2
 """Minimum characters of a part of a name that is matched."""
+_ARGUMENT = r"(?ai)\{?\s*(-{0,2}[a-z][\w.-]*)(?:\s*[=:\s]\s*([\w./+-]*))?\s*\}?"
+"""An argument as people type it: --lr=3, `{--lr: 3}` or a name alone."""
 
 
 def nearest(name: str, known: Sequence[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
@@ -45,11 +47,8 @@ def _part(wanted: str, name: str) -> int:
     return 2 if name.startswith(wanted) else 3 if wanted in name else 0
 
 
-_ARGUMENT = re.compile(r"\{?\s*(-{0,2}[a-z][\w.-]*)(?:\s*[=:\s]\s*([\w./+-]*))?\s*\}?", re.A | re.I)
-
-
 def as_argument(word: str) -> str | None:
     """Return an argument of a script as `script_args` takes it: --lr=3 as {--lr: 3}; None if its form is another."""
-    if (found := _ARGUMENT.fullmatch(word.strip())) is None:
+    if (found := re.fullmatch(_ARGUMENT, word.strip())) is None:
         return None
     return f"{{{found[1]}: {'…' if names_secret(found[1]) else found[2] or 'null'}}}"

@@ -123,10 +123,10 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             yield problem
         elif target := interpolation.absent(text, path, tree):
             typed = nearest_origin(composition.removed, target)
-            choices = [did_you_mean(target, known), _as_text(problem.path, text, target)]
-            if not choices[0] and target.partition(".")[0] in (*GROUPS, *top_level()):
-                choices[0] = f"add {target}=…"
-            remedy = " or ".join(filter(None, choices)) or None
+            named = did_you_mean(target, known)
+            if not named and target.partition(".")[0] in (*GROUPS, *top_level()):
+                named = f"add {target}=…"
+            remedy = " or ".join(filter(None, (named, _as_text(problem.path, text, target)))) or None
             message = f"refers to {target}, which {f'{typed} removes' if typed else 'does not exist'}"
             remedy = f"leave out {typed}, or give {target} a value" if typed else remedy
             yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)
@@ -139,10 +139,10 @@ def _as_text(path: str, text: str, target: str) -> str | None:
     reference = f"${{{target}}}"
     if reference not in text:
         return None
-    escaped = text.replace(reference, f"\\{reference}")
-    written = escaped if _UNQUOTED.fullmatch(escaped) else f'"{escaped}"'
     if is_secret(path) or not _NAMES.fullmatch(path) or "'" in text or '"' in text:
         return f"\\{reference} is the text itself"
+    escaped = text.replace(reference, f"\\{reference}")
+    written = escaped if _UNQUOTED.fullmatch(escaped) else f'"{escaped}"'
     return f"'{path}={written}' for the text itself"
 
 

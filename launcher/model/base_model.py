@@ -124,14 +124,12 @@ ModuleName = Annotated[str, AfterValidator(_module)]
 """Name of a module for `python -m`. Source: Python, Command line and environment: -m."""
 
 
-_COMMAND = re.compile(
-    r"-|(\S*/)?(python|pypy|bash|sh|torchrun|accelerate|deepspeed|uv)[\d.]*\s|.*\s--?[A-Za-z]", re.S
-)
+_COMMAND = r"(?s)-|(\S*/)?(python|pypy|bash|sh|torchrun|accelerate|deepspeed|uv)[\d.]*\s|.*\s--?[A-Za-z]"
 """An option, an interpreter before a path, or an option after one. Other spaces belong to a path."""
 
 
 def _script(path: str) -> str:
-    if _COMMAND.match(path):
+    if re.match(_COMMAND, path):
         raise ValueError(
             "should be the path of a script alone: its arguments are in script_args, such as [{--lr: 0.1}], a module"
             " is in entry_module, and the launcher adds the interpreter"

@@ -22,7 +22,7 @@ from launcher.model.recipe import RecipeBase
 
 _NO_TEXT = r"true|false|null|[-+.\de]{1,8}"
 """A value that cannot be a secret, whatever its name."""
-_LIKE_NAME = re.compile(r"[\w .-]*")
+_LIKE_NAME = r"[\w .-]*"
 """What was meant as a name; a password has other characters."""
 _ALLOWED = {
     "bool_type": "true or false",
@@ -124,7 +124,7 @@ def _is_bad_name(error: ErrorDetails) -> bool:
     given = error["input"]
     if error["loc"][-2:-1] != ("secretKeyRef",) and error["loc"][-1:] != ("env",):
         return False
-    has_letters = isinstance(given, str) and _LIKE_NAME.fullmatch(given)
+    has_letters = isinstance(given, str) and re.fullmatch(_LIKE_NAME, given)
     return bool(has_letters) and not holds_token(given) and not any(True for _ in random_parts(given))
 
 

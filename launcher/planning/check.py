@@ -23,7 +23,7 @@ _IMAGES = "recipes.images"
 """Where recipes have the published images, by region."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of misspelt keys that choose a file."""
-_REFERENCE = re.compile(r"\.(?:secretKeyRef(?:\.(?:name|key))?|env)\Z")
+_REFERENCE = r"\.(?:secretKeyRef(?:\.(?:name|key))?|env)\Z"
 """Where a path is inside a reference, which is replaced as a whole."""
 
 
@@ -78,7 +78,7 @@ def _with_references(problem: Problem, backend: str) -> Problem:
     """Return a Problem; that of a secret in clear text with the references which jobs of the backend resolve."""
     if problem.code != "E601" or problem.remedy:
         return problem
-    secrets, path = described(backend).secrets, _REFERENCE.sub("", problem.path)
+    secrets, path = described(backend).secrets, re.sub(_REFERENCE, "", problem.path)
     return replace(problem, allowed=secrets.references, remedy=secrets.remedy(path))
 
 

@@ -1,6 +1,6 @@
 """The user's own script: its launcher, and keys that only other recipes read."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, cast
 
 from launcher.common.problems import Notice, Problem
@@ -25,8 +25,8 @@ _REVISION = ("repo_url_or_path", "branch", "commit", "token")
 """Keys of `git` that name a revision, which some backends fetch for every program."""
 CODE_KEYS = ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module", "token")
 """All keys of `git` that replace the code of an image."""
-_UNREAD = {"git": CODE_KEYS, "recipes": ("pre_script", "post_script")}
-"""Keys that the images of other recipes read, but the user's own script does not."""
+_COMMANDS = ("pre_script", "post_script")
+"""Keys of a recipe that the images of other recipes read, but the user's own script does not."""
 
 
 def script_of(checked: CheckedRecipe) -> "Recipe | None":
@@ -105,23 +105,16 @@ def nothing_is_unread(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[
     if checked.trainer == OPEN or interface(checked).workers.reads_git:
         return
     what = "your script" if is_script(checked) else "this recipe's program"
-    for section, names in _UNREAD.items():
-        if section == "recipes" and (
-            not is_script(checked) or getattr(checked.settings, "runtime", None) == "launcher"
-        ):
-            continue  # the entrypoint of the user's own image runs them
-        holder = checked.launch.git if section == "git" else checked.recipe
-        for name in names:
-            if name in _REVISION and described(checked.backend).files.has_revisions:
-                continue
-            if (value := getattr(holder, name)) is not None:
-                is_entry = is_script(checked) and name.startswith("entry_")
-                yield problem(
-                    f"{section}.{name}",
-                    f"is read only by images with a start script, such as LLMFT's, not by {what}",
-                    value=None if name == "token" else value,
-                    remedy=f"training_cfg.{name}={value}" if is_entry else f"{section}.{name}=null",
-                )
+    message = f"is read only by images with a start script, such as LLMFT's, not by {what}"
+    fetched = _REVISION if described(checked.backend).files.has_revisions else ()
+    for name, value in given_code(checked, [name for name in CODE_KEYS if name not in fetched]):
+        is_entry = is_script(checked) and name.startswith("entry_")
+        remedy = f"training_cfg.{name}={value}" if is_entry else f"git.{name}=null"
+        yield problem(f"git.{name}", message, value=value, remedy=remedy)
+    if is_script(checked) and getattr(checked.settings, "runtime", None) != "launcher":  # whose entrypoint runs them
+        for name in _COMMANDS:
+            if (commands := getattr(checked.recipe, name)) is not None:
+                yield problem(f"recipes.{name}", message, value=commands, remedy=f"recipes.{name}=null")
 
 
 @rule("E123", "git", _TRAINER, source="git-clone(1)")
@@ -132,13 +125,19 @@ def revision_has_a_repository(checked: CheckedRecipe, problem: MakeProblem) -> I
 
 
 def names_no_repository(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Yield a Problem for each key of a revision if there is no repository that has it."""
-    git = checked.launch.git
-    for name in _REVISION[1:] if not git.repo_url_or_path else ():
-        if (value := getattr(git, name)) is not None:
-            shown = None if name == "token" else value
-            remedy = f"git.repo_url_or_path=<repository>, or git.{name}=null"
-            yield problem(f"git.{name}", "names no repository", value=shown, remedy=remedy)
+    """Yield a Problem for each key of a revision if the repository that has it is not named."""
+    if checked.launch.git.repo_url_or_path:
+        return
+    for name, value in given_code(checked, _REVISION[1:]):
+        remedy = f"git.repo_url_or_path=<repository>, or git.{name}=null"
+        yield problem(f"git.{name}", "names no repository", value=value, remedy=remedy)
+
+
+def given_code(checked: CheckedRecipe, names: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+    """Yield each of these keys of `git` that has a value, with that value; the token's is not shown."""
+    for name in names:
+        if (value := getattr(checked.launch.git, name)) is not None:
+            yield name, None if name == "token" else value
 
 
 def states_no_processes(checked: CheckedRecipe) -> bool:

@@ -15,7 +15,7 @@ from launcher.model.interface import is_published_image
 from launcher.model.job_spec import OPEN, PUBLISHED
 from launcher.model.validation import without_size
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
-from launcher.rules.custom import CODE_KEYS
+from launcher.rules.custom import CODE_KEYS, given_code
 
 if TYPE_CHECKING:
     from launcher.runtime.finetune.key_terms import Finding
@@ -122,13 +122,9 @@ def open_trainer_does_what_is_asked(checked: CheckedRecipe, problem: MakeProblem
 @rule("E119", "git", _TRAINER, source=_DOCS)
 def open_trainer_fetches_no_code(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Training code of a repository replaces the closed program, which the open trainer has replaced already."""
-    if checked.trainer != OPEN:
-        return
-    for name in CODE_KEYS:
-        if (value := getattr(checked.launch.git, name)) is not None:
-            shown = None if name == "token" else value
-            message = "is read by the published image only, not by the open trainer"
-            yield problem(f"git.{name}", message, value=shown, remedy=f"git.{name}=null")
+    message = "is read by the published image only, not by the open trainer"
+    for name, value in given_code(checked, CODE_KEYS) if checked.trainer == OPEN else ():
+        yield problem(f"git.{name}", message, value=value, remedy=f"git.{name}=null")
 
 
 @rule("E266", "recipes.training_config", _TRAINER, _MODEL_TYPE, source=_DOCS)

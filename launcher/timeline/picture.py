@@ -175,7 +175,7 @@ def _flags(timeline: Timeline) -> tuple[_Flag, ...]:
 def _lowest(flag: _Flag, placed: list[_Flag]) -> _Flag:
     """Return `flag` in the lowest row where its text meets no other flag and its line no other text, or no text."""
 
-    def is_free(lane: int, lines: bool = True) -> bool:
+    def is_free(lane: int, lines: bool) -> bool:
         for other in placed:
             texts_meet = flag.begin < other.end and other.begin < flag.end
             line_meets = other.begin < flag.x < other.end and other.lane < lane
@@ -184,9 +184,8 @@ def _lowest(flag: _Flag, placed: list[_Flag]) -> _Flag:
                 return False
         return True
 
-    lanes = range(len(placed) + 1)
-    lane = next((lane for lane in lanes if is_free(lane)), None)
-    return replace(flag, lane=next(lane for lane in lanes if is_free(lane, lines=False)) if lane is None else lane)
+    tries = ((lane, lines) for lines in (True, False) for lane in range(len(placed) + 1))
+    return replace(flag, lane=next(lane for lane, lines in tries if is_free(lane, lines)))
 
 
 def _draw_flags(axes: Axes, flags: tuple[_Flag, ...]) -> None:
