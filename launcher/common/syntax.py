@@ -76,7 +76,7 @@ def place(path: str) -> str:
 
 def rooted(path: str) -> str | None:
     """Return a path from the root in place of a relative one; None if it is not that which is at fault."""
-    return None if isabs(path) or not path or ".." in path.split("/") else f"/{path}"
+    return None if not path or path[0] in "/~" or ".." in path.split("/") else f"/{path}"
 
 
 def is_below(path: str, folder: str) -> bool:

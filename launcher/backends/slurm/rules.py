@@ -98,7 +98,7 @@ def mounts_are_paths(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[P
             message = "names a target or an option, but a path is mounted at the same path"
             yield problem(key, message, value=path, remedy=f"{key}={folder}")
         elif fault := mount_fault(path, _UNMOUNTABLE):
-            real = None if path.startswith("~") else rooted(folder)
+            real = rooted(folder)
             yield problem(key, fault, value=path, remedy=real and f"{key}={real}")
         elif "," in path and runtime in ("pyxis", "apptainer"):
             yield problem(key, f"contains ',', which separates mounts of {runtime}", value=path)
