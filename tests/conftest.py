@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis
+import ports
 import pytest
 import skips
 
@@ -192,9 +192,8 @@ def shellcheck() -> str:
 @pytest.fixture(scope="session")
 def closed_port() -> Iterator[int]:
     """Yield a loopback port on which nothing listens, and which no other process is given meanwhile."""
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        yield holder.getsockname()[1]
+    with ports.closed() as port:
+        yield port
 
 
 @pytest.fixture(autouse=True)

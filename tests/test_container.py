@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
+from ports import free_ports
 
 from launcher.api.files import write_new
 from launcher.bundle import container
@@ -56,12 +56,6 @@ def built(tmp_path_factory):
     return folder
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 class Pod:
     """The entrypoint as a container would start it, as process 1 where this machine allows that.
 
@@ -69,7 +63,7 @@ class Pod:
     """
 
     def __init__(self, built, work, program, start=(), **variables):
-        self.work, self.port = work, free_port()
+        self.work, (self.port, self.master) = work, free_ports(2)
         self.short = tempfile.mkdtemp()  # the agent's socket is named by its pid, which is 1 in every pod
         self.is_process_one = is_allowed(NEW_PID_NAMESPACE)
         path = os.pathsep.join([str(built / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -128,7 +122,7 @@ class Pod:
 
     def start(self):
         self.until(lambda: self.state() is AgentState.READY)
-        self.agent.start(rank=0, hosts=["127.0.0.1"], attempt=0, master=("127.0.0.1", free_port()))
+        self.agent.start(rank=0, hosts=["127.0.0.1"], attempt=0, master=("127.0.0.1", self.master))
 
 
 @pytest.fixture

@@ -101,7 +101,8 @@ def train(folder, warm, *overrides):
     code, out, err = run(*overrides, "dry_run=true", cwd=folder)
     assert code == 0 and "open trainer, a rehearsal" in out, out + err
     bundle = bundle_of(folder)
-    *_, command = (bundle / "run.sh").read_text().replace('"$bundle"', str(bundle)).splitlines()
+    script = (bundle / "run.sh").read_text().replace('"$bundle"', str(bundle))
+    (command,) = (line for line in script.splitlines() if "launcher.runtime.entrypoint" in line)
     worker = subprocess.run(
         [sys.executable, "-u", *shlex.split(command)],
         env=warm | {ENV_RUN_DIR: str(bundle / "run")},

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import commands
 import mlflow_server
+import ports
 import pytest
 from conftest import LLAMA_K8S, ROOT, SHORT, frozen_context
-from kube_api import free_ports
 from launch_records import rehearse
 
 from launcher import pipeline
@@ -45,7 +45,7 @@ def shown(tmp_path_factory):
     with contextlib.redirect_stdout(io.StringIO()) as out:
         terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0))
     (line,) = [line for line in out.getvalue().splitlines() if line.startswith("mlflow ui ")]
-    (port,) = free_ports(1)
+    (port,) = ports.free_ports(1)
     command = line.replace("mlflow ui", f"exec mlflow ui --port {port} --workers 1", 1)
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     with mlflow_server.started(command, port, folder, environment, shell=True) as url:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from certificates import Authority
 from engine_cache import cached
+from ports import free_ports
 
 INSTALL = "tests/engines/build_kube_apiserver.sh"
 ADMIN_TOKEN, USER_TOKEN = "admin-token", "user-token"
@@ -43,14 +43,6 @@ def binary() -> Path | None:
     """Return the API server's binary; None where it, or etcd, is not there."""
     path = cached("build_kube_apiserver.sh", "kube-apiserver")
     return path if path.is_file() and shutil.which("etcd") else None
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
 
 
 @contextlib.contextmanager

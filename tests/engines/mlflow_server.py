@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from background import await_true
-from kube_api import free_ports
+from ports import free_ports
 
 
 @contextmanager

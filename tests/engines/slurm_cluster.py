@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from background import await_true, suspend
+from ports import free_ports
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "slurmdbd", "mariadbd")
 INSTALL = "tests/engines/install_programs.sh"
@@ -336,12 +337,3 @@ def _descendants(pid: int) -> list[int]:
             for child in map(int, (task / "children").read_text().split()):
                 found += [child, *_descendants(child)]
     return found
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback device that nothing uses."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]

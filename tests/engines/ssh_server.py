@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import ports
 import psutil
 from background import await_true
-from slurm_cluster import free_ports
 
 NAME, STRANGER, REFUSED, NOBODY = "cluster", "stranger", "refused", "nobody"
 """Names in the client's configuration: the server, also with an unknown host key and with a wrong key; no server."""
@@ -46,7 +46,7 @@ Host {STRANGER}
 Host {REFUSED}
     IdentityFile {{folder}}/wrong_key
 Host {NOBODY}
-    Port {{free}}
+    Port {{closed}}
 Host bad-host
     HostName no-such-host.invalid
 """
@@ -111,7 +111,7 @@ class Server:
 def running(folder: Path, slurm_conf: Path) -> Iterator[Server]:
     """Run a server, on whose side Slurm's commands use a configuration, until the block ends."""
     os.makedirs("/run/sshd", exist_ok=True)  # sshd separates its privileges there
-    port, free = free_ports(2)
+    (port,) = ports.free_ports(1)
     server = Server(folder, port)
     server.home.mkdir()
     (server.home / ".bash_profile").write_text(_PROFILE)
@@ -120,14 +120,16 @@ def running(folder: Path, slurm_conf: Path) -> Iterator[Server]:
         subprocess.run(words, check=True, stdin=subprocess.DEVNULL)
     known = (folder / "host_key.pub").read_text()
     (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {known}")
-    values = {"folder": folder, "port": port, "free": free, "home": server.home, "conf": slurm_conf}
+    values = {"folder": folder, "port": port, "home": server.home, "conf": slurm_conf}
     (folder / "sshd_config").write_text(_SERVER.format(**values))
-    server.config.write_text(_OTHERS.format(**values) + _CLIENT.format(refused=REFUSED, **values))
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+    with ports.closed() as closed:
+        others = _OTHERS.format(folder=folder, closed=closed)
+        server.config.write_text(others + _CLIENT.format(refused=REFUSED, **values))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
 
 
 def _path() -> str:

@@ -31,12 +31,6 @@ RANDOM_KILLS = int(os.environ.get("RECIPES_RANDOM_KILLS", "25"))
 TEXT = Path(__file__).parents[2] / "launcher" / "runtime" / "data" / "tiny_corpus.txt"
 
 
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def fork_ranks(world_size: int, work: Callable[[Place], Any], folder: Path) -> list[int]:
     """Start `work(place)` in `world_size` processes of one group and return their ids."""
     with socket.socket() as holder:  # the ranks inherit it: no other process is given their port meanwhile

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from runtime_ranks import metrics, tiny_config, uneven, unused_port
+from ports import free_ports
+from runtime_ranks import metrics, tiny_config, uneven
 
 from launcher.common import names
 from launcher.runtime import agent
@@ -24,7 +25,7 @@ def write_configs(folder: Path, **tracking) -> None:
 
 
 def start(folder: Path, processes: int, local_processes: int, **env: str) -> list[subprocess.Popen]:
-    port = unused_port()
+    (port,) = free_ports(1)
     common = (
         os.environ
         | env

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from runtime_ranks import leave_locks_behind, run_ranks, unused_port
+from ports import free_ports
+from runtime_ranks import leave_locks_behind, run_ranks
 from test_tiers import SECTION, alone, load, save_steps, settings, steps_in
 
 from launcher.common import names
@@ -356,7 +357,7 @@ def run_example(num_steps: int, folder: Path) -> list[tuple[str, str]]:
             os.chdir(folder)
             torch.set_num_threads(1)  # the others are not forked
             place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(unused_port())}
+            place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(*free_ports(1))}
             os.environ.update(place, RECIPES_RUN_DIR=str(folder), RECIPES_NODE_MEMORY=str(folder / "memory"))
             spec = importlib.util.spec_from_file_location("train_tiers", EXAMPLE)
             example = importlib.util.module_from_spec(spec)

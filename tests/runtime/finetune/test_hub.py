@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from runtime_ranks import unused_port
 
 from launcher.runtime.finetune.inputs import wanted_files
 from launcher.runtime.finetune.model_card import card, facts_of
@@ -134,7 +133,7 @@ def test_pickled_weights_are_wanted_where_there_are_no_others():
 
 
 @pytest.mark.slow
-def test_a_job_keeps_its_commit_while_the_branch_moves(hub, tmp_path):
+def test_a_job_keeps_its_commit_while_the_branch_moves(hub, tmp_path, closed_port):
     """Also on a node that downloads later, and while the Hub is not reachable."""
     old = hub.push(NAME, DESCRIBED | {"model.safetensors": b"old"})
     assert model_of(hub, tmp_path)[1] == old
@@ -150,7 +149,7 @@ def test_a_job_keeps_its_commit_while_the_branch_moves(hub, tmp_path):
     assert model_of(hub, tmp_path)[1] == old
     assert model_of(hub, tmp_path, job="on-a-node-with-a-copy")[1:] == [new, files]
     assert "cannot be reached" in model_of(hub, tmp_path, job="third", cache="empty")
-    hub.url = f"http://127.0.0.1:{unused_port()}"
+    hub.url = f"http://127.0.0.1:{closed_port}"
     assert model_of(hub, tmp_path, job="where-nothing-listens")[1:] == [new, files]
     assert "cannot be reached" in model_of(hub, tmp_path, job="fourth", cache="empty")
     environment = {"HF_HUB_OFFLINE": "1"}
