@@ -5,17 +5,12 @@ import random
 import socket
 from collections.abc import Iterator
 
-
 _RANGE = range(20_000, 32_000)
-"""Below the ports that Linux gives to connections and to servers that take any (32768 and up, ip_local_port_range)."""
+"""Below the ports that Linux chooses by itself (32768 and up: ip_local_port_range), so that none is given away."""
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nothing uses.
-
-    Another process can take one before the caller does, but only one that asks for this number: chosen by Linux, a
-    port would soon be given to somebody's connection again.
-    """
+    """Return ports that nothing uses; only a process that wants this very number can take one before the caller."""
     found = []
     for port in random.SystemRandom().sample(_RANGE, len(_RANGE)):
         if len(found) == count:
