@@ -391,6 +391,8 @@ def test_a_batch_that_divides_at_no_size_is_said_once(problems):
     assert (even.code, uneven.code) == ("E221", "E223")
     assert even.path == uneven.path == f"{ARGS}.train_batch_size"
     assert "2, 4, 8, 16 nodes too" in even.message and "6 nodes too" in uneven.message
+    planned = "++recipes.scale_config=auto plans it"
+    assert uneven.remedy == planned and even.remedy.endswith(f"; or {planned}")  # no split of a batch that must go
 
 
 def test_a_size_without_a_batch_of_its_own_is_told_so(problems):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from launcher.backends.kubernetes.rules import bounds
 from launcher.common.problems import ProblemsFound
+from launcher.rules.program_words import ARGS_LIMIT
 
 POLICY = "recipes.elastic_policy"
 CONTEXT = "cluster.security_context"
@@ -313,7 +314,7 @@ def test_a_word_that_no_program_can_be_passed_is_refused(prepare, problems, over
 def test_variables_and_arguments_have_a_limit_together(prepare, problems):
     words = ("~env_vars.NCCL_DEBUG", "cluster.command=[a,b]", TITLE.format("b" * 43_689))
     full = [f"+env_vars.A{i}='{THRICE}b'" for i in range(7)]  # each 128 KiB with its null
-    left = bounds.ARGS_LIMIT - 7 * (128 << 10) - 2 * 43_689 - len("a b A7= ")
+    left = ARGS_LIMIT - 7 * (128 << 10) - 2 * 43_689 - len("a b A7= ")
     last = "+env_vars.A7='${recipes.display_name}${recipes.display_name}" + "b" * left
     prepare(*LLAMA_K8S, *words, *full, f"{last}'")
     (problem,) = problems(*LLAMA_K8S, *words, *full, f"{last}b'")
@@ -357,6 +358,12 @@ def test_a_null_character_is_found_in_every_word(problems, override, path):
     base = (*script, *LLAMA_K8S[1:], "container=me/image:1") if "script_args" in override else LLAMA_K8S
     (problem,) = problems(*base, *(("git.repo_url_or_path=https://a/b",) if path == "git.branch" else ()), override)
     assert (problem.code, problem.path) == ("E324", path)
+
+
+@pytest.mark.parametrize("cluster", ["local", "slurm", "sm_jobs"])
+def test_a_null_character_is_refused_on_every_cluster(problems, cluster):
+    found = problems(LLAMA_K8S[0], f"cluster={cluster}", "+env_vars.A='a\0b'")
+    assert ("E324", "env_vars.A") in [(problem.code, problem.path) for problem in found]
 
 
 def _full_name():

@@ -174,6 +174,14 @@ def test_examples_of_published_recipes_are_refused_or_noted(problems, prepare):
     assert "N440" not in {notice.code for notice in prepare(SFT_2, *K8S, *own).notices}
 
 
+def test_a_misspelt_task_is_noted(prepare):
+    noted = [
+        {notice.code for notice in prepare(BENCHMARK, *K8S, f"recipes.evaluation.task={task}").notices}
+        for task in ("mmlo", "IFEval")
+    ]
+    assert ["N442" in found for found in noted] == [True, False]
+
+
 def test_an_unknown_account_is_noted(prepare):
     assert "N441" in {notice.code for notice in prepare(SFT, *K8S).notices}
     known = prepare(SFT, *K8S, "++env_vars.X_AMZ_SOURCE_ACCOUNT='123456789012'")

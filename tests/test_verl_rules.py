@@ -272,6 +272,18 @@ def test_a_problem_says_which_numbers_fit(problems):
     assert first.allowed == "126 or 129"
 
 
+@pytest.mark.parametrize(
+    ("batch", "mini", "nodes"), [(100, 256, 1), (100, 64, 3), (8, 5, 1), (4, 7, 2), (21, 100, 3)]
+)
+def test_remedies_that_are_typed_together_hold(problems, prepare, batch, mini, nodes):
+    sizes = (f"recipes.trainer.num_nodes={nodes}", f"{ACTOR}.ppo_micro_batch_size_per_gpu=2", f"{ROLLOUT}.n=1")
+    given = (*sizes, f"{TRAINING}.data.train_batch_size={batch}", f"{ACTOR}.ppo_mini_batch_size={mini}")
+    found = problems(*words(GRPO, *given))
+    assert {problem.code for problem in found} <= {"E282", "E283", "E284"} and found
+    remedies = [word for problem in found if problem.code != "E284" for word in problem.remedy.split()]
+    prepare(*words(GRPO, *given, *remedies))
+
+
 def test_a_problem_names_the_key_that_an_overridden_one_follows(problems):
     (problem,) = problems(*words(GRPO, f"{TRAINING}.trainer.nnodes=2"))
     assert problem.remedy == "recipes.trainer.num_nodes=2, which it follows"

@@ -62,8 +62,7 @@ def even_batches_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     """train_batch_size = W · micro_train_batch_size · accumulation steps, an integer."""
     undivided: dict[str, list[SizedBatch]] = {}
     for each in _divided(checked):
-        pass_samples = each.data_parallel_size * each.batch.micro_train_batch_size
-        if not each.uneven and each.batch.train_batch_size % pass_samples:
+        if _is_undivided(each):
             undivided.setdefault(_batch_path(checked, each), []).append(each)
     every = [each for found in undivided.values() for each in found]
     is_common = all(_has_equal_shares(each) and not each.states(each.keys.micro_train_batch_size) for each in every)
@@ -123,12 +122,16 @@ def uneven_batches_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Itera
         wrong.setdefault(path, []).append((each, split))
     for path, ((first, split), *more) in wrong.items():
         size = first.data_parallel_size
+        # With another batch, which undivided sizes need, a split of this one would not add up.
+        auto = (
+            _auto(checked, first.batch.train_batch_size, size) if any(map(_is_undivided, _divided(checked))) else ""
+        )
         yield problem(
             path,
             f"{split.num_small}·{split.small} + {size - split.num_small}·{split.large} = {split.samples(size)},"
             f" but train_batch_size is {first.batch.train_batch_size} at {_where(checked, first.size)}"
             f"{_nor_at([each for each, _ in more])}",
-            remedy=_uneven_remedy(checked, first),
+            remedy=auto.removeprefix("; or ") or _uneven_remedy(checked, first),
         )
 
 
@@ -236,6 +239,11 @@ def _even_remedy(checked: CheckedRecipe, batches: Sequence[SizedBatch]) -> str:
     split = batch.nearest_split(total, ranks) if is_one else None
     parts = [_next_batches(checked, batches), f"or {_split_text(first, split)}" if split else ""]
     return f"{', '.join(filter(None, parts))}{auto}".removeprefix("; or ").removeprefix("or ")
+
+
+def _is_undivided(each: SizedBatch) -> bool:
+    pass_samples = each.data_parallel_size * each.batch.micro_train_batch_size
+    return not each.uneven and each.batch.train_batch_size % pass_samples != 0
 
 
 def _has_equal_shares(each: SizedBatch) -> bool:

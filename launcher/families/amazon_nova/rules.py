@@ -44,6 +44,8 @@ _HOW = {
     "rft_eval": ("rft_eval", "all"),
 }
 """Strategy and metric of an evaluation's task."""
+_BENCHMARKS = ("mmlu_pro", "bbh", "gpqa", "math", "strong_reject", "ifeval")
+"""Further tasks. Source: the parameters of the published evaluations of open models; Nova's name none."""
 _ACCOUNT = "X_AMZ_SOURCE_ACCOUNT"
 _EXAMPLES = ("s3://my-bucket-name/", "s3://example-bucket/")
 """Beginnings of the S3 URIs that published recipes have as examples."""
@@ -185,3 +187,12 @@ def account_is_unknown(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[N
     checked = planned.checked
     if described(checked.backend).pods() and _ACCOUNT not in (checked.launch.env_vars or {}):
         yield notice(f"{_ACCOUNT}, your account, is not set: ++env_vars.{_ACCOUNT}='<12 digits>'")
+
+
+@notice_rule("N442", source=_PARAMETERS)
+def task_is_unknown(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Published parameters take any task, so that a misspelt one is found by the program only."""
+    evaluation = recipe_of(planned.checked, Recipe).evaluation
+    known = (*_HOW, *_BENCHMARKS)
+    if evaluation and evaluation.task.lower() not in known:
+        yield notice(f"evaluation.task={evaluation.task} is not a task that is known here: {', '.join(known)}")

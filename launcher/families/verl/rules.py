@@ -87,7 +87,8 @@ def a_batch_has_its_mini_batches(checked: CheckedRecipe, problem: MakeProblem) -
     batch, mini = recipe_of(checked, Recipe).training_config.data.train_batch_size, roles.actor.ppo_mini_batch_size
     if mini > batch:
         message = f"a step takes {mini} prompts, but a round has {batch}"
-        yield problem(_MINI_BATCH, message, value=mini, allowed=f"1 to {batch}", remedy=f"{_MINI_BATCH}={batch}")
+        remedy = _fitting(checked, roles)[_MINI_BATCH]
+        yield problem(_MINI_BATCH, message, value=mini, allowed=f"1 to {batch}", remedy=remedy)
 
 
 @rule("E283", _SIZE, _BATCH, _MINI_BATCH, f"{_ROLLOUT}.n", "instance_type", source=_RAY_TRAINER)
@@ -95,15 +96,34 @@ def answers_divide_among_gpus(checked: CheckedRecipe, problem: MakeProblem) -> I
     """Each GPU trains the same number of answers, in a round of generation and in an optimizer step."""
     if (roles := _roles(checked)) is None:
         return
-    ranks, n = checked.ranks, roles.rollout.n
+    n, remedies = roles.rollout.n, _fitting(checked, roles)
     batch = recipe_of(checked, Recipe).training_config.data.train_batch_size
-    passes = math.lcm(ranks, _data_parallel_size(checked) * (_fixed_pass(checked) or 1))
-    for path, prompts, unit in ((_BATCH, batch, ranks), (_MINI_BATCH, roles.actor.ppo_mini_batch_size, passes)):
-        if prompts * n % ranks:
+    for path, prompts in ((_BATCH, batch), (_MINI_BATCH, roles.actor.ppo_mini_batch_size)):
+        if prompts * n % checked.ranks:
             message = f"{prompts}·{n} answers do not divide among {_gpus(checked)}"
-            fitting = _multiples(prompts, unit // math.gcd(unit, n))
-            allowed = " or ".join(map(str, fitting))
-            yield problem(path, message, value=prompts, allowed=allowed, remedy=f"{path}={fitting[-1]}")
+            allowed = " or ".join(map(str, _multiples(prompts, _step(checked, roles, path))))
+            yield problem(path, message, value=prompts, allowed=allowed, remedy=remedies[path])
+
+
+def _step(checked: CheckedRecipe, roles: ActorRolloutRef, path: str) -> int:
+    """Return the number that the prompts of a round, or of an optimizer step, are a multiple of."""
+    unit, n = checked.ranks, roles.rollout.n
+    if path == _MINI_BATCH:
+        unit = math.lcm(unit, _data_parallel_size(checked) * (_fixed_pass(checked) or 1))
+    return unit // math.gcd(unit, n)
+
+
+def _fitting(checked: CheckedRecipe, roles: ActorRolloutRef) -> dict[str, str]:
+    """Return overrides for the prompts of a round and of an optimizer step: typed together, they hold both rules."""
+    given = recipe_of(checked, Recipe).training_config.data.train_batch_size
+    batch_step, mini_step = (_step(checked, roles, path) for path in (_BATCH, _MINI_BATCH))
+    batch = math.ceil(given / batch_step) * batch_step
+    mini = math.ceil(roles.actor.ppo_mini_batch_size / mini_step) * mini_step
+    if mini > batch:
+        mini = max(batch // mini_step, 1) * mini_step
+        batch = max(batch, math.ceil(mini / batch_step) * batch_step)
+    of_batch, of_mini = f"{_BATCH}={batch}", f"{_MINI_BATCH}={mini}"
+    return {_BATCH: of_batch, _MINI_BATCH: f"{of_batch} {of_mini}" if mini > given else of_mini}
 
 
 @rule(

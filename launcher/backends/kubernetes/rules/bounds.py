@@ -16,12 +16,6 @@ ANNOTATIONS_LIMIT = 256 << 10
 OWN_ANNOTATIONS = 1 << 10
 """Bytes reserved for the launcher's own annotations; the longest holds a user's name. Our own choice."""
 
-ARG_LIMIT = (128 << 10) - 1
-"""Bytes of one argument, or of one variable with its name. Source: execve(2), MAX_ARG_STRLEN less its null byte."""
-ARGS_LIMIT = 1 << 20
-"""Bytes of all variables and arguments. Source: execve(2): a quarter of the stack, 2 MiB with the usual limit of
-8 MiB; half of it is left to the image's own variables and the pointers."""
-
 _HUGE_PAGE = 2 << 20
 """Bytes of a page of hugepages-2Mi."""
 

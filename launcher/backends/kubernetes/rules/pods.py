@@ -19,7 +19,6 @@ from launcher.common.syntax import PATH_LIMIT, is_dns_label, is_dns_subdomain, p
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import leaves, lookup
 from launcher.model.instances import Instance
-from launcher.model.start_script import as_commands
 from launcher.rules import MakeProblem, rule
 from launcher.rules.custom import is_script
 
@@ -168,44 +167,3 @@ def repository_is_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Ite
         value=url,
         allowed="https://host/path, ssh://host/path, user@host:path, or a path below a mountPath",
     )
-
-
-@rule(
-    "E324",
-    *("env_vars", "git", "cluster.command", "recipes.pre_script", "recipes.post_script"),
-    "recipes.training_cfg.script_args",
-    source="execve(2)",
-)
-def words_can_be_passed(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Linux passes a program words and variables of limited length, without null characters."""
-    total = 0
-    for path, text in _words(checked):
-        size = len(text.encode(errors="surrogatepass"))
-        total += size + 1
-        if "\0" in text:
-            yield problem(path, "holds a null character", remedy="leave it out")
-        elif size > bounds.ARG_LIMIT:
-            yield problem(path, f"is {size} bytes", allowed=f"at most {bounds.ARG_LIMIT}, with the variable's name")
-    if total > bounds.ARGS_LIMIT:
-        message = f"variables and arguments are {total} bytes together"
-        yield problem("env_vars", message, allowed=f"at most {bounds.ARGS_LIMIT}")
-
-
-def _words(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
-    """Yield path and text of each variable, with its name, and of each argument of a container."""
-    for name, value in (checked.launch.env_vars or {}).items():
-        if isinstance(value, str | int | float):
-            yield f"env_vars.{name}", f"{name}={value}"
-    for key in ("repo_url_or_path", "branch", "commit", "entry_script", "entry_module"):
-        if text := getattr(checked.launch.git, key):
-            yield f"git.{key}", f"GIT_REPO_URL={text}"
-    for key in ("pre_script", "post_script"):
-        if commands := as_commands(getattr(checked.recipe, key)):
-            yield f"recipes.{key}", f"{key.upper()}_COMMANDS={';'.join(commands)}"
-    for i, word in enumerate(k8s_options(checked).command or ()):
-        yield f"cluster.command.{i}", word
-    script = checked.recipe.training_cfg
-    for i, argument in enumerate((script and script.script_args) or ()):
-        for name, value in argument.items():
-            for text in (name, *(value if isinstance(value, list) else [value])):
-                yield f"recipes.training_cfg.script_args.{i}", str(text)
