@@ -169,7 +169,7 @@ def _image(job: JobSpec, image: str) -> Iterator[Answer]:
         yield warning(
             IMAGE, f"its registry is in {region}, and the job in {own}: each node pulls it from there", remedy
         )
-    if image.startswith(("/", ".")) or image.endswith(".sqsh"):
+    if image.startswith("/"):
         yield from _image_file(job, image)
     elif "@" in image:
         yield ok(IMAGE, f"{image} is fixed by its digest")
@@ -183,7 +183,7 @@ def _image(job: JobSpec, image: str) -> Iterator[Answer]:
 def _image_file(job: JobSpec, image: str) -> Iterator[Answer]:
     if not is_here(job, image):
         yield unknown(IMAGE, f"{image} is read where the job runs, which this machine does not see")
-    elif os.access(job.cwd / image, os.R_OK):
+    elif os.access(image, os.R_OK):
         yield ok(IMAGE, f"{image} is readable")
     else:
         yield Problem(
