@@ -6,7 +6,7 @@ The names of secrets are in `secret_names`.
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
 from launcher.common import secret_tokens
@@ -91,6 +91,9 @@ _NEW_PART = ("@@", "diff ")
 """Beginnings of lines of a diff after which other lines of the program follow."""
 _AT_END = r"""(?:=|^["'],)\s*\\?\s*$"""
 """After a secret's name: what gives it the value of the next line."""
+_TRIPLE_QUOTES = ('"""', "'''")
+_BLOCK = r":\s*[|>][-+1-9]*\s*(#.*)?$"
+"""After a secret's name: what begins a block of YAML, whose lines have a greater indent."""
 _COUNT = re.compile(r"""\s?['"]?[\d.,]+[kMGTB%]?(?=[\s'";&|,}\]]|$)""")
 
 _ELSEWHERE = (
@@ -281,19 +284,50 @@ def masked_code(line: str) -> str:
 def masked_program(lines: Iterable[str]) -> list[str]:
     """Return lines of a program, or of its changes, each as `masked_code` returns it.
 
-    A value of a secret's name may be on the next lines: in brackets, or after an equals sign.
+    A value of a secret's name may be on the next lines: in brackets, after an equals sign, in a text between triple
+    quotes, or in an indented block of YAML.
     """
-    found, depth, is_next = [], 0, False
+    found: list[str] = []
+    depth, is_next, text = 0, False, None
     for line in lines:
         if line.startswith(_NEW_PART):
-            depth, is_next = 0, False
+            depth, is_next, text = 0, False, None
+        if text is not None and text.holds(line):
+            found.append(f"{line[: _indent(line)]}…")
+            text = None if text.ends_with(line) else text
+            continue
         is_within = is_next or depth > 0
         texts = (each.span(2) for each in QUOTED.finditer(line) if is_within and is_written(each[2]))
         found.append(masked_code(_without(line, texts)))
         rest = _after_name(line)
         depth = depth + _depth(line) if depth > 0 else _depth(rest.lstrip("'\"")) if re.search("[=:]", rest) else 0
         is_next = re.search(_AT_END, rest) is not None
+        text = _Text.after(line, rest)
     return found
+
+
+class _Text(NamedTuple):
+    """The lines of a text: up to `quotes`, or with a greater indent than `indent`."""
+
+    quotes: str
+    indent: int
+
+    @classmethod
+    def after(cls, line: str, rest: str) -> "_Text | None":
+        """Return the text that begins on a line behind the name of a secret, from where on it is `rest`."""
+        quotes = next((each for each in _TRIPLE_QUOTES if rest.count(each) % 2), "")
+        return cls(quotes, _indent(line)) if quotes or re.search(_BLOCK, rest) else None
+
+    def holds(self, line: str) -> bool:
+        return bool(self.quotes) or _indent(line) > self.indent or not line.strip("+- ")
+
+    def ends_with(self, line: str) -> bool:
+        return bool(self.quotes) and self.quotes in line
+
+
+def _indent(line: str) -> int:
+    """Return where the words of a line begin, behind the sign of a change and that of a list's item."""
+    return len(line) - len(line.lstrip("+- \t"))
 
 
 def _after_name(line: str) -> str:
