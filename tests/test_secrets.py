@@ -520,7 +520,7 @@ def test_a_line_of_code_is_shown_without_what_a_secret_s_name_is_given(line, sho
         ),
         ('+token = """\n+hunter2\n+mmm"""\n+a = "b"', '+token = """\n+…\n+…\n+a = "b"'),
         ("+password: |-  # x\n+  hunter2\n+\n+  mmm\n+lr: 0.1", "+password: |-  # x\n+  …\n+…\n+  …\n+lr: 0.1"),
-        ("+- token: >\n-    hunter2\n+    mmm\n   lr: 0.1", "+- token: >\n-    …\n+    …\n   lr: 0.1"),
+        ("+- token: >\n-    hunter2\n+    mmm\n   lr: 0.1", "+- token: …\n-    …\n+    …\n   lr: 0.1"),
         ('+secret = (\n@@ -1 +1 @@\n+a = "b"', '+secret = …\n@@ -1 +1 @@\n+a = "b"'),
         ('+a = {"token": ["b",\n+    "hunter2mmm"]}\n+b = "c"', None),
         ('+if token in known(\n+    "b"\n+)', '+if token in known(\n+    "b"\n+)'),
