@@ -405,3 +405,8 @@ def test_a_recipe_s_name_is_quoted_where_it_would_be_read_in_another_way(word, e
     if word != "recipes=c,d":
         faulty = ["hydra.searchpath=[/nowhere]", word]
         assert parsing.spelled(faulty, tmp_path) == (faulty[0], expected)
+
+
+def test_a_value_that_the_grammar_does_not_take_is_quoted_by_the_remedy(problems):
+    (problem,) = problems(*LLAMA_K8S, "env_vars.A=x;y")
+    assert (problem.code, problem.remedy) == ("E001", "env_vars.A='\"x;y\"'")

@@ -220,8 +220,9 @@ def remedy_of(word: str) -> str | None:
         return f"recipes={word}"
     if equals and (remedy := _of_a_list(name, value)):
         return remedy
-    if equals and is_key(name.lstrip("+")) and re.search(r"[][{}]", value) and not re.search("[\"']", value):
-        return f"{name}='\"{'…' if names_secret(name) else value}\"' for a text with brackets"
+    if value and is_key(name.lstrip("+")) and not re.search("[\"']", value):
+        brackets = " for a text with brackets" if re.search(r"[][{}]", value) else ""
+        return f"{name}='\"{'…' if names_secret(name) else value}\"'{brackets}"
     names = [name for name in recipe_names() if word in (name, name.rpartition("/")[2])]
     return f"recipes={names[0]}" if names else None
 
