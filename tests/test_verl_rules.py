@@ -310,6 +310,14 @@ def test_untested_numbers_are_noted(prepare):
     ]
 
 
+def test_names_that_no_published_recipe_has_are_noted(prepare):
+    job = prepare(*words(GRPO, f"{TRAINING}.algorithm.adv_estimator=grpoo", f"{ROLLOUT}.name=sglang"))
+    assert notices_of(job, "N181") == [
+        "algorithm.adv_estimator is grpoo; the published recipes have grpo",
+        "actor_rollout_ref.rollout.name is sglang; the published recipes have vllm",
+    ]
+
+
 def test_answers_that_end_before_the_data_s_length_are_noted(prepare):
     assert notices_of(prepare(*words(GRPO)), "N182") == []
     (message,) = notices_of(prepare(*words(JUDGED)), "N182")

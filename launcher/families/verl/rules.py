@@ -38,6 +38,8 @@ _OFFERED = {
     "optim.lr_warmup_steps": range(-1, 101),
 }
 """Key below training_config to the values that its published parameter offers, and the published recipes have."""
+_SHARED = {"algorithm.adv_estimator": "grpo", "actor_rollout_ref.rollout.name": "vllm"}
+"""Key below training_config, which verl reads when it starts, to the name that all published recipes have."""
 
 
 def _roles(checked: CheckedRecipe) -> ActorRolloutRef | None:
@@ -317,8 +319,8 @@ def a_training_has_its_sections(checked: CheckedRecipe, problem: MakeProblem) ->
 
 
 @notice_rule("N181", source="the published parameters of verl's recipes")
-def numbers_are_offered(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
-    """verl takes other numbers than the published parameters offer, which are untested with the recipe."""
+def values_are_published(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """verl takes other values than the published parameters offer and the recipes have; they are untested here."""
     training = planned.checked.recipe_tree["training_config"]
     for key, offered in _OFFERED.items():
         value = get(training, key)
@@ -326,6 +328,9 @@ def numbers_are_offered(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
             span = isinstance(offered, range)
             listed = f"{offered[0]} to {offered[-1]}" if span else ", ".join(map(str, offered))
             yield notice(f"{key} is {value}; the published parameters offer {listed}")
+    for key, name in _SHARED.items():
+        if (value := get(training, key)) not in (None, name):
+            yield notice(f"{key} is {value}; the published recipes have {name}")
 
 
 @notice_rule("N182", source="verl, trainer/config/rollout: response_length")
