@@ -192,6 +192,12 @@ FAULTS = [
         ((SCRIPT, *K8S, f"training_cfg.entry_script='{path}'"), "E102", "training_cfg.entry_script", "script_args")
         for path in ("/a.py --lr 3", "/a.py -v", "python /a.py", "/bin/python3.11 a.py", "-m pkg.mod", "--version")
     ),
+    (
+        (SCRIPT, *K8S, "training_cfg.entry_script=s3://a/b.py"),
+        "E102",
+        "training_cfg.entry_script",
+        "repository to fetch",
+    ),
     ((SCRIPT, *K8S, "training_cfg.entry_script='~/a.py'"), "E327", "training_cfg.entry_script", "container"),
     ((SCRIPT, *K8S, "training_cfg.script_args=[{a: {b: c}}]"), "E107", "script_args.0.a", "a text"),
     ((SCRIPT, *K8S, "training_cfg.script_args=[{a: 1, b: 2}]"), "E107", "script_args.0", "one name"),

@@ -106,6 +106,9 @@ NodeCount = Annotated[int, Field(ge=1, le=100_000)]
 DeviceCount = Annotated[int, Field(ge=1, le=1024)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=INT64)]
 
+Interval = Annotated[int, Field(ge=-1, le=INT64)]
+"""Optimizer steps between two events; 0 and -1 stand for other times."""
+
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 """Seed of every generator of a program. Source: NumPy, numpy.random.seed, which has the narrowest range."""
 
@@ -134,6 +137,8 @@ def _script(path: str) -> str:
             "should be the path of a script alone: its arguments are in script_args, such as [{--lr: 0.1}], a module"
             " is in entry_module, and the launcher adds the interpreter"
         )
+    if re.match(r"[a-z][a-z0-9+.-]*://", path):
+        raise ValueError("should be a path where the processes run; git.repo_url_or_path names a repository to fetch")
     return path
 
 

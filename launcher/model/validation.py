@@ -275,7 +275,9 @@ def _with_places(tree: Mapping[str, Any], problems: Sequence[Problem]) -> list[P
 
 
 def _known_places(known: Mapping[str, Iterable[str]], unknown: str) -> list[str]:
-    """Return the other paths that end in the same name as an unknown key."""
+    """Return the other paths that end in the same name as an unknown key; none for one of a list's item."""
+    if re.search(r"\.\d+\.", unknown):
+        return []
     name = unknown.rpartition(".")[2]
     places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
     if not places and name == unknown and name in field_names(RecipeBase):

@@ -96,6 +96,7 @@ def test_a_module_is_started_as_one(render):
         ((*SCRIPT, ENTRY, "cluster.working_dir=."), ("E826", "recipes.training_cfg.entry_script")),
         ((*GRPO, "++env_vars.A_TOKEN={secretKeyRef: {name: a, key: b}}"), ("E605", "env_vars.A_TOKEN")),
         ((*GRPO, "cluster.address=ray://head:10001"), ("E102", "cluster.address")),
+        ((*GRPO, "cluster.address=http://head:99999"), ("E102", "cluster.address")),
         ((*GRPO, "cluster.entrypoint_num_gpus=-1"), ("E102", "cluster.entrypoint_num_gpus")),
     ],
     ids=["agent", "no-folder", "above", "folder", "script", "secret", "client-address", "negative"],

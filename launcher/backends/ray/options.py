@@ -1,8 +1,9 @@
 """The `cluster` section of cluster=ray."""
 
 from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from launcher.model.base_model import (
     ClusterOptions,
@@ -15,8 +16,21 @@ from launcher.model.base_model import (
 )
 
 _URL = r"^https?://[^\s/?#]+[^\s?#]*$"
+
+
+def _with_port(url: str) -> str:
+    try:
+        _ = urlsplit(url).port
+    except ValueError:
+        raise ValueError("has no valid port: 0 to 65535") from None
+    return url
+
+
 Address = Annotated[
-    str, Field(pattern=_URL, max_length=1024), named_form(_URL, "a URL such as http://127.0.0.1:8265")
+    str,
+    Field(pattern=_URL, max_length=1024),
+    AfterValidator(_with_port),
+    named_form(_URL, "a URL such as http://127.0.0.1:8265"),
 ]
 """URL of a dashboard. Source: Ray, Ray Jobs Python SDK, JobSubmissionClient: address."""
 Amount = Annotated[float, Field(ge=0, le=1e9)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.model.base_model import BatchSize, Model, NonNegativeInt, PositiveInt, Seed
+from launcher.model.base_model import BatchSize, Interval, Model, NonNegativeInt, PositiveInt, Seed
 from launcher.model.checkpointing import Content, Sharding
 from launcher.model.composition import RUN_NAME, ValueSources
 from launcher.model.config_tree import get
@@ -202,7 +202,7 @@ class TrainingArgs(BatchArgs):
     for elastic jobs."""
     disable_fast_tokenizer: bool
     """true takes the tokenizer written in Python. For models without a fast one."""
-    eval_steps: int
+    eval_steps: Interval
     """Optimizer steps between two evaluations. The published recipes use 0 (SFT) and -1 (DPO), which leave it to the
     image."""
     grad_accum_dtype: str | None
@@ -268,7 +268,7 @@ class TrainingArgs(BatchArgs):
     save_hf_ckpt: bool
     """true also saves each checkpoint in the Hugging Face format, ready to load elsewhere. Takes time and disk space.
     """
-    save_steps: int
+    save_steps: Interval
     """Optimizer steps between two checkpoints; 0: once per epoch. A fault loses unsaved work; a graceful scale
     event saves first."""
     seed: Seed
