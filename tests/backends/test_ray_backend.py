@@ -99,7 +99,7 @@ def test_a_module_is_started_as_one(render):
         ((*GRPO, "cluster.address=http://head:99999"), ("E102", "cluster.address")),
         ((*GRPO, "cluster.entrypoint_num_gpus=-1"), ("E102", "cluster.entrypoint_num_gpus")),
     ],
-    ids=["agent", "no-folder", "above", "folder", "script", "secret", "client-address", "negative"],
+    ids=["agent", "no-folder", "above", "folder", "script", "secret", "client-address", "port", "negative"],
 )
 def test_what_ray_cannot_run_is_refused(problems, words, code_and_key):
     assert code_and_key in [(each.code, each.path) for each in problems(*words)]
