@@ -93,6 +93,8 @@ def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
         ((*GPU, "cluster.gpus_per_task=1", "cluster.gres=gpu:2"), "E441", "cluster.gres"),
         ((*GPU, SHARED, "cluster.gpus_per_node=1"), "E475", "cluster.gpus_per_node"),
         ((*GPU, SHARED, "cluster.gres=gpu:h100:1"), "E475", "cluster.gres"),
+        ((*GPU, "cluster.gpus_per_node=9"), "E475", "cluster.gpus_per_node"),
+        ((*GPU, "cluster.gres=gpu:h100:16"), "E475", "cluster.gres"),
         ((*CPU, "cluster.limit_notice=60", "cluster.signal=USR1@60"), "E476", "cluster.signal"),
         ((*CPU, "cluster.limit_notice=120", "cluster.time=2"), "E477", "cluster.limit_notice"),
         ((*CPU, "cluster.limit_requeues=1"), "E478", "cluster.limit_requeues"),

@@ -229,16 +229,19 @@ def memory_per_gpu_has_gpus(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 
 @rule("E475", "cluster.gpus_per_node", "cluster.gres", "recipes.trainer.devices", source=_DOCS)
 def every_process_has_its_gpu(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """Each process uses a GPU of its own."""
-    options = slurm_options(checked)
+    """Each process uses a GPU of its own, and a node has only so many."""
+    options, instance = slurm_options(checked), checked.instance
     gpus, processes = _gpus(options), checked.devices
-    is_one_each = checked.instance is not None and checked.instance.processes == checked.instance.accelerators
-    if not gpus or gpus >= processes or not is_one_each:
+    if not gpus or instance is None:
         return
     key = "gres" if options.gres else "gpus_per_node"
-    message = f"is less than the {processes} processes of each node, of which each uses one"
-    value = getattr(options, key)
-    yield problem(f"cluster.{key}", message, value=value, remedy=f"cluster.{key}=null requests what they need")
+    shown = {"value": getattr(options, key), "remedy": f"cluster.{key}=null requests what they need"}
+    if gpus < processes and instance.processes == instance.accelerators:
+        message = f"is less than the {processes} processes of each node, of which each uses one"
+        yield problem(f"cluster.{key}", message, **shown)
+    elif gpus > instance.accelerators > 0:
+        message = f"is more than a node of {instance.name} has: the job would never start"
+        yield problem(f"cluster.{key}", message, allowed=f"at most {instance.accelerators}", **shown)
 
 
 def _gpus(options: Settings) -> int:
