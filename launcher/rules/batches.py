@@ -123,9 +123,8 @@ def uneven_batches_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Itera
     for path, ((first, split), *more) in wrong.items():
         size = first.data_parallel_size
         # With another batch, which undivided sizes need, a split of this one would not add up.
-        auto = (
-            _auto(checked, first.batch.train_batch_size, size) if any(map(_is_undivided, _divided(checked))) else ""
-        )
+        is_another_needed = any(map(_is_undivided, _divided(checked)))
+        auto = _auto(checked, first.batch.train_batch_size, size) if is_another_needed else ""
         yield problem(
             path,
             f"{split.num_small}·{split.small} + {size - split.num_small}·{split.large} = {split.samples(size)},"

@@ -46,7 +46,7 @@ def _words(checked: CheckedRecipe) -> Iterator[tuple[str, str]]:
     for key in ("pre_script", "post_script"):
         if commands := as_commands(getattr(checked.recipe, key)):
             yield f"recipes.{key}", f"{key.upper()}_COMMANDS={';'.join(commands)}"
-    for i, word in enumerate(getattr(checked.settings, "command", None) or ()):
+    for i, word in enumerate(checked.settings.start_command):
         yield f"cluster.command.{i}", word
     script = checked.recipe.training_cfg
     for i, argument in enumerate((script and script.script_args) or ()):
