@@ -410,3 +410,29 @@ def test_a_recipe_s_name_is_quoted_where_it_would_be_read_in_another_way(word, e
 def test_a_value_that_the_grammar_does_not_take_is_quoted_by_the_remedy(problems):
     (problem,) = problems(*LLAMA_K8S, "env_vars.A=x;y")
     assert (problem.code, problem.remedy) == ("E001", "env_vars.A='\"x;y\"'")
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("cluster.srun_args=[--nodes=1, label]", "'cluster.srun_args=[\"--nodes=1\", label]'"),
+        ("cluster.nodelist=a[1-", "cluster.nodelist='\"a[1-\"' for a text with brackets"),
+        ("git.commit=12e4567", "\"git.commit='12e4567'\""),
+        ("git.branch=1.10", "\"git.branch='1.10'\""),
+    ],
+)
+def test_a_remedy_keeps_what_was_typed(prepare, override, remedy):
+    with pytest.raises(ProblemsFound) as found:
+        prepare(LLAMA_K8S[0], "cluster=slurm", override)
+    assert [problem.remedy for problem in found.value.problems] == [remedy]
+
+
+@pytest.mark.parametrize("key", ["example.com/team", "a b", "a"])
+def test_a_remedy_for_a_key_of_a_mapping_can_be_typed(problems, prepare, key):
+    words = (*LLAMA_K8S, f"cluster.annotations={{{key}: 1}}")
+    (problem,) = problems(*words)
+    (word,) = shlex.split(problem.remedy)
+    if " " in key:
+        assert [each.code for each in problems(*words, word)] == ["E304"]  # about the key alone
+    else:
+        prepare(*words, word)

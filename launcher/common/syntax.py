@@ -76,7 +76,10 @@ def place(path: str) -> str:
 
 def rooted(path: str) -> str | None:
     """Return a path from the root in place of a relative one; None if it is not that which is at fault."""
-    return None if not path or path[0] in "/~" or ".." in path.split("/") else f"/{path}"
+    bare = path.strip()
+    if not bare or path.startswith("/") or bare.startswith("~") or ".." in bare.split("/"):
+        return None
+    return bare if bare.startswith("/") else f"/{bare}"
 
 
 def is_below(path: str, folder: str) -> bool:

@@ -3,6 +3,7 @@
 Most overrides are plain and are read here; `hydra_overrides` reads the others by Hydra's grammar.
 """
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -220,6 +221,10 @@ def remedy_of(word: str) -> str | None:
         return f"recipes={word}"
     if equals and (remedy := _of_a_list(name, value)):
         return remedy
+    if is_key(name.lstrip("+")) and not names_secret(name) and re.fullmatch(r"\[[^][{}\"']+\]", value):
+        words = (item.strip() for item in value[1:-1].split(","))
+        items = (item if re.fullmatch(r"\w[\w./-]*", item) else json.dumps(item) for item in words)
+        return f"'{name}=[{', '.join(items)}]'"
     if value and is_key(name.lstrip("+")) and not re.search("[\"']", value):
         brackets = " for a text with brackets" if re.search(r"[][{}]", value) else ""
         return f"{name}='\"{'…' if names_secret(name) else value}\"'{brackets}"

@@ -24,6 +24,11 @@ _NO_TEXT = r"true|false|null|[-+.\de]{1,8}"
 """A value that cannot be a secret, whatever its name."""
 _LIKE_NAME = r"[\w .-]*"
 """What was meant as a name; a password has other characters."""
+_WORD, _MAPPING_KEY = r"[A-Za-z_][\w-]*|\d+", r"[\w./+@ -]+"
+"""Parts of a key, and keys of a mapping, that an override states. Source: Hydra, Override grammar."""
+_PLAIN_NUMBER = r"[\w.+-]+"
+_UNLESS_OTHER = ", or the text that it was"
+"""After the text of a number: 1.10 has become 1.1."""
 _ALLOWED = {
     "bool_type": "true or false",
     "int_type": "a whole number",
@@ -100,7 +105,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
             path,
             "unknown key",
             remedy=did_you_mean(str(error["loc"][-1]), known),
-            allowed=", ".join(known[:12]) + (", …" if len(known) > 12 else ""),
+            allowed=", ".join(known[:12]) + (", …" if len(known) > 12 else "") or None,
         )
     if error["type"] == "missing":
         return Problem("E103", path, "is missing", remedy=f"add {path}=…")
@@ -113,7 +118,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
             allowed="[{env: NAME}]" if is_address else " or ".join(REFERENCES.values()),
             remedy='"notify=[{env:NAME}]"' if is_address else None,
         )
-    remedy = _remedy(error, path)
+    remedy = _remedy(error, path, prefix)
     return Problem("E102", path, _message(error), value=error["input"], allowed=_allowed(error), remedy=remedy)
 
 
@@ -128,20 +133,42 @@ def _is_bad_name(error: ErrorDetails) -> bool:
     return bool(has_letters) and not holds_token(given) and not any(True for _ in random_parts(given))
 
 
-def _remedy(error: ErrorDetails, path: str) -> str | None:
+def _remedy(error: ErrorDetails, path: str, prefix: str) -> str | None:
     """Return what the user may have meant by a faulty value, if it can be guessed."""
     given, kind = error["input"], error["type"]
     if kind == "literal_error" and isinstance(given, str):
         return did_you_mean(given, re.findall(r"'([^']+)'", error["ctx"]["expected"]))
-    if kind == "string_type" and isinstance(given, int | float):  # 1.10 has become 1.1
-        text = json.dumps(given)  # true, not True
-        return f"\"{path}='{text}'\"" + (", or the text that it was" if isinstance(given, float) else "")
+    if kind == "string_type" and isinstance(given, int | float):
+        typed = _override(
+            [*filter(None, prefix.split(".")), *map(str, error["loc"])], json.dumps(given)
+        )  # true, not True
+        return typed and typed + (_UNLESS_OTHER if isinstance(given, float) else "")
     if kind == "bool_type" and (meant := _BOOLEANS.get(str(given).lower())):
         return question([f"{path}={meant}"])
     if kind in ("int_type", "float_type") and isinstance(given, str) and re.fullmatch(_NUMBERS[kind], given, re.A):
         number = int(given) if kind == "int_type" else given  # with a leading 0 it would be a text again
         return question([f"{path}={number}"]) if math.isfinite(float(number)) else None
     return None
+
+
+def _override(parts: Sequence[str], text: str) -> str | None:
+    """Return the override that sets a key to a text; None if the grammar has none for a key like that."""
+    first = next((i for i, part in enumerate(parts) if not re.fullmatch(_WORD, part)), len(parts))
+    value = f"'{text}'"
+    for part in reversed(parts[first:]):
+        if not re.fullmatch(_MAPPING_KEY, part) or is_index(part):
+            return None
+        value = f"{{{part}: {value}}}"
+    return f'"{".".join(parts[:first])}={value}"'
+
+
+def _with_typed_text(problem: Problem, composition: Composition) -> Problem:
+    """Return a Problem of a number in place of a text with the text that the command line has."""
+    text = composition.explicit.get(problem.path, "").partition("=")[2]
+    if problem.allowed != _ALLOWED["string_type"] or not problem.remedy or not re.fullmatch(_PLAIN_NUMBER, text):
+        return problem
+    remedy = problem.remedy.removesuffix(_UNLESS_OTHER).replace(f"'{json.dumps(problem.value)}'", f"'{text}'")
+    return dataclasses.replace(problem, remedy=remedy)
 
 
 def _message(error: ErrorDetails) -> str:
@@ -237,7 +264,7 @@ def with_origin(composition: Composition, problems: Sequence[Problem]) -> tuple[
             key, _, text = origin.partition("=")
             if not re.fullmatch(_NO_TEXT, text, re.I):  # the key may be that of a secret, misspelt
                 origin = f"{key}=…"
-        located.append(dataclasses.replace(problem, where=origin))
+        located.append(dataclasses.replace(_with_typed_text(problem, composition), where=origin))
     is_misspelt = any(problem.code == "E101" for problem in located)
     return tuple(_with_places(composition.tree, located) if is_misspelt else located)
 
