@@ -209,7 +209,7 @@ FAULTS = [
     (("++recipes.resources.memory=lots",), "E309", "recipes.resources.memory", "quantity"),
     (("cluster.security_context={privilege: true}",), "E101", "cluster.security_context.privilege", "privileged"),
     (("recipes.run.hf_access_token=hf_abc123",), "E601", "recipes.run.hf_access_token", "secretKeyRef"),
-    (("git.repo_url_or_path=https://a.b/c", "git.branch='--upload-pack=x'"), "E102", "git.branch", "name of a branch"),
+    (("git.repo_url_or_path=https://a.b/c", "git.branch='--upload-pack=x'"), "E102", "git.branch", "a branch"),
     (("git.repo_url_or_path=https://a.b/c", "git.branch='a..b'"), "E102", "git.branch", "name of a branch"),
     (("git.repo_url_or_path=https://a.b/c", "git.commit='-x'"), "E102", "git.commit", "a commit, such as"),
     (("git.token=ghp_abc123",), "E601", "git.token", "secretKeyRef"),
