@@ -388,6 +388,7 @@ def test_a_program_of_the_user_s_own_replaces_the_image_s(render):
         ("benchmark", ("recipes.evaluation.task=gen_qa",), "E492", "recipes.run.data_s3_path"),
         ("benchmark", ("recipes.run.data_s3_path=/data",), "E102", "recipes.run.data_s3_path"),
         ("benchmark", ("recipes.inference.max_new_tokens=12000",), "E494", "recipes.inference.max_new_tokens"),
+        ("benchmark", ("recipes.trainer.num_nodes=2",), "E495", "recipes.trainer.num_nodes"),
         ("benchmark", ("recipes.processor.aggregation=mode",), "E102", "recipes.processor.aggregation"),
         ("benchmark", (f"{REWARD}=x",), "E102", REWARD),
         ("benchmark", ("+recipes.evaluation.shots=5",), "E101", "recipes.evaluation.shots"),

@@ -51,3 +51,13 @@ def answers_fit_into_the_model(checked: CheckedRecipe, problem: MakeProblem) -> 
         message = f"leaves no token of max_model_len, {inference.max_model_len}, for the prompt"
         value = inference.max_new_tokens
         yield problem("recipes.inference.max_new_tokens", message, value=value, allowed="less than max_model_len")
+
+
+@rule("E495", "recipes.trainer.num_nodes", "recipes.run", source="the published evaluation recipes")
+def nodes_follow_the_replicas(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The program of a benchmark takes its number of nodes from run.replicas, whatever the launcher reserves."""
+    replicas, reserved = recipe_of(checked, Recipe).run.replicas, checked.recipe.trainer.num_nodes
+    if replicas is not None and replicas != reserved:
+        message = f"the program runs on {replicas}"
+        remedy = f"recipes.run.replicas={reserved}, which it follows"
+        yield problem("recipes.trainer.num_nodes", message, value=reserved, remedy=remedy)
