@@ -103,7 +103,7 @@ def test_a_circle_of_references_hides_no_other_fault(problems, tmp_path):
 MEASURED = """
 import json, resource, sys, time
 from pathlib import Path
-sys.path[:0] = [{tests!r}, {root!r}]
+sys.path[:0] = [{tests!r}, {tests!r} + "/engines", {root!r}]
 from test_bad_input import CASES, measured
 print(json.dumps(measured(Path({folder!r}))))
 """
