@@ -337,8 +337,13 @@ def test_the_trainer_of_this_package_takes_the_passes_of_the_plan(prepare, sizes
     [
         ("recipes.trainer.devices=4", "N128 4 of 8 accelerators of ml.p5.48xlarge stay idle"),
         ("++recipes.extra_keys=[zzz]", "N127 extra_keys names zzz"),
+        (
+            "++env_vars.CUDA_VISIBLE_DEVICES=0",
+            "N193 env_vars.CUDA_VISIBLE_DEVICES=0 shows 1 device to the 8 ranks of a",
+        ),
+        ("++env_vars.CUDA_VISIBLE_DEVICES='0,1,2'", "shows 3 devices to the 8 ranks of a node"),
     ],
-    ids=["idle accelerators", "unmatched extra key"],
+    ids=["idle accelerators", "unmatched extra key", "a hidden device", "hidden devices"],
 )
 def test_a_likely_slip_is_noticed(prepare, override, says):
     assert any(says in str(notice) for notice in prepare(*LLAMA_K8S, override).notices)

@@ -35,7 +35,7 @@ ORDER = (
     *("N101", "N108", "N102", "N103", "N124", "N125", "N115"),  # differences from the recipe
     *("N105", "N116", "N106", "N181", "N182", "N197", "N198"),
     *("N174", "N175", "N177", "N180"),  # what a trainer does differently
-    *("N107", "N127", "N128", "N126", "N118", "N440", "N441", "N442"),  # possible oversights
+    *("N107", "N127", "N128", "N193", "N126", "N118", "N440", "N441", "N442"),  # possible oversights
     *("N133", "N134", "N199", "N130", "N131", "N138", "N132", "N135"),  # checkpoints
     *("N117", "N166", "N170", "N172", "N171", "N136", "N184", "N185"),  # the cluster's own
     *("N186", "N187", "N188", "N189", "N192"),

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from launcher.common.problems import Notice, Problem
 from launcher.common.suggestions import did_you_mean
+from launcher.common.texts import counted
 from launcher.model import instances
 from launcher.model.backend_registry import described, is_serverless
 from launcher.model.checked_recipe import CheckedRecipe
@@ -17,6 +18,7 @@ from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, 
 
 _TABLE = "launcher/model/instances.csv"
 _SPECS = instances.SPECS
+_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNKNOWN = "is not an instance type of the table"
 _LABELS = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
 _COMPARED = {
@@ -257,3 +259,15 @@ def accelerators_are_idle(planned: PlannedRecipe, notice: MakeNotice) -> Iterato
     if checked.instance and idle and not is_serverless(checked):
         of = f"{checked.instance.accelerators} accelerators of {checked.instance.name}"
         yield notice(f"{idle} of {of} stay idle: trainer.devices is {checked.devices}")
+
+
+@notice_rule("N193", source="CUDA C++ Programming Guide, CUDA Environment Variables: CUDA_VISIBLE_DEVICES")
+def devices_are_hidden(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """Each process uses the device of its number, which the variable may hide from it."""
+    checked = planned.checked
+    value = (checked.launch.env_vars or {}).get(_VISIBLE)
+    if isinstance(value, str | int) and checked.instance and checked.instance.accelerators:
+        shown = [each for each in str(value).split(",") if each.strip()]
+        if len(shown) < checked.devices:
+            devices = counted(len(shown), "device")
+            yield notice(f"env_vars.{_VISIBLE}={value} shows {devices} to the {checked.devices} ranks of a node")
