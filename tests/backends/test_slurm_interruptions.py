@@ -96,14 +96,13 @@ def test_a_lost_node_sends_the_job_back_and_each_sample_counts_once(cluster, tmp
     """Its processes are killed, too, as by a machine that loses power."""
     record = pipeline.submit(written(tmp_path, *PACED), SlurmBackend())
     await_step(record, SAVE_STEPS + 1)
-    cluster.lose(other := batch_host(cluster, record, is_first=False))
+    cluster.lose(batch_host(cluster, record, is_first=False))
     restart(cluster, record)
     assert finished(record).restarts == 1
     assert trained(record) == Counter(range(SAMPLES))
     (resumed,) = (line for line in lines_of(record, 1) if line.startswith("resumed from step "))
     assert int(resumed.split()[3]) % SAVE_STEPS == 0
     assert kinds(record) == ["Started", "Stopped", "Started", "Completed"]
-    cluster.start(other)
     cluster.await_ready()
 
 

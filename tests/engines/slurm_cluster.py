@@ -192,7 +192,10 @@ class Cluster:
             self.command("scontrol", "reconfigure")
 
     def await_ready(self) -> None:
-        """Wait until every node is idle; say what keeps them, where that never comes."""
+        """Start the nodes that do not run, and wait until every node is idle; show what keeps them, if that fails."""
+        for name in (f"n{number}" for number in range(1, self.num_nodes + 1)):
+            if name not in self.daemons:
+                self.start(name)
         try:
             await_true(lambda: self.is_ready() or self._resume_drained())
         except AssertionError:
@@ -248,8 +251,7 @@ def running(
     try:
         if has_accounting:
             _account(cluster, ports)
-        for name in ("slurmctld", *(f"n{number}" for number in range(1, num_nodes + 1))):
-            cluster.start(name)
+        cluster.start("slurmctld")
         cluster.await_ready()
         yield cluster
         cluster.command("scancel", "--user", getpass.getuser())
