@@ -15,6 +15,7 @@ SCRIPT = (
     *("training_cfg.run.ntasks_per_node=2", "training_cfg.run.nodes=2"),
 )
 CPU, GPU = (*SCRIPT, "instance_type=m5.2xlarge"), (*SCRIPT, "instance_type=ml.p5.48xlarge")
+ONE = (*GPU, "training_cfg.run.nodes=1")
 SHARED = "cluster.exclusive=false"
 MPI = ("++recipes.distribution.mpi.enabled=true", "cluster.mpi=pmi2")
 DOCKER = (
@@ -36,8 +37,8 @@ def header(folder, *words):
         (CPU, ["exclusive", "mem=0"]),
         (GPU, ["exclusive", "mem=0"]),
         ((*CPU, SHARED), ["ntasks-per-node=2"]),
-        ((*CPU, SHARED, "cluster.mem=64GB"), ["ntasks-per-node=2", "mem=64GB"]),
-        ((*CPU, SHARED, "cluster.mem=64g"), ["ntasks-per-node=2", "mem=64g"]),
+        ((*CPU, SHARED, "cluster.mem=16GB"), ["ntasks-per-node=2", "mem=16GB"]),
+        ((*CPU, SHARED, "cluster.mem=16g"), ["ntasks-per-node=2", "mem=16g"]),
         ((*CPU, SHARED, "cluster.mem=100"), ["ntasks-per-node=2", "mem=100"]),
         (
             (*CPU, SHARED, "cluster.cpus_per_task=3", "cluster.mem_per_cpu=2G"),
@@ -95,6 +96,17 @@ def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
         ((*GPU, SHARED, "cluster.gres=gpu:h100:1"), "E475", "cluster.gres"),
         ((*GPU, "cluster.gpus_per_node=9"), "E475", "cluster.gpus_per_node"),
         ((*GPU, "cluster.gres=gpu:h100:16"), "E475", "cluster.gres"),
+        ((*GPU, "cluster.gpus_per_task=8"), "E475", "cluster.gpus_per_task"),
+        ((*ONE, "cluster.additional_parameters={gpus: 16}"), "E475", "cluster.additional_parameters.gpus"),
+        ((*GPU, "cluster.additional_parameters={--gpus: 17}"), "E475", "cluster.additional_parameters.--gpus"),
+        ((*GPU, "cluster.additional_parameters={gpus: 17}"), "E475", "cluster.additional_parameters.gpus"),
+        ((*GPU, "cluster.additional_parameters={gpus: 'h100:3'}"), "E475", "cluster.additional_parameters.gpus"),
+        ((*GPU, "cluster.additional_parameters={gpus: 'a:1,b:2'}"), "E475", "cluster.additional_parameters.gpus"),
+        ((*GPU, "cluster.cpus_per_task=97"), "E462", "cluster.cpus_per_task"),
+        ((*GPU, "cluster.mem=3000G"), "E462", "cluster.mem"),
+        ((*GPU, "cluster.cpus_per_task=96", "cluster.mem_per_cpu=11G"), "E462", "cluster.mem_per_cpu"),
+        ((*GPU, "cluster.gpus_per_node=8", "cluster.mem_per_gpu=257G"), "E462", "cluster.mem_per_gpu"),
+        ((*GPU, SHARED, "cluster.mem_per_gpu=1025G"), "E462", "cluster.mem_per_gpu"),
         ((*CPU, "cluster.limit_notice=60", "cluster.signal=USR1@60"), "E476", "cluster.signal"),
         ((*CPU, "cluster.limit_notice=120", "cluster.time=2"), "E477", "cluster.limit_notice"),
         ((*CPU, "cluster.limit_requeues=1"), "E478", "cluster.limit_requeues"),
@@ -123,6 +135,19 @@ def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
         return
     found = problem(tmp_path, *words)
     assert (found.code, found.path) == (code, key)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cluster.gpus_per_task=4", "cluster.cpus_per_task=96", "cluster.mem=2048G"),
+        ("cluster.additional_parameters={gpus: 16}", "cluster.mem_per_gpu=256G"),
+        ("cluster.additional_parameters={overcommit: true}", "cluster.cpus_per_task=97"),
+    ],
+    ids=" ".join,
+)
+def test_a_full_node_may_be_requested(tmp_path, words):
+    assert files(tmp_path, *GPU, *words)
 
 
 @pytest.mark.parametrize("letter", ["\n", "\r", "\0", "\x1b", "\x7f"], ids=repr)
