@@ -8,6 +8,7 @@ from launcher import pipeline
 from launcher.backends.slurm import requests
 from launcher.backends.slurm.demand import demand_of
 from launcher.backends.slurm.sbatch_options import mebibytes
+from launcher.backends.slurm.srun_options import refuse_undoing
 from launcher.common.problems import ProblemsFound
 
 SCRIPT = (
@@ -120,6 +121,7 @@ def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
         ((*ELASTIC, "cluster.limit_notice=60"), "E470", "cluster.limit_notice"),
         ((*ELASTIC, "cluster.limit_requeues=1"), "E470", "cluster.limit_requeues"),
         ((*CPU, "cluster.cpus_per_task=0"), "E102", "cluster.cpus_per_task"),
+        ((*CPU, "cluster.srun_args=['--label', '--nodes=1']"), "E102", "cluster.srun_args"),
         ((*CPU, "cluster.limit_notice=65536"), "E102", "cluster.limit_notice"),
         ((*CPU, "cluster.additional_parameters={cpus_per_task: 3}"), "E102", "cluster.additional_parameters"),
         ((*CPU, 'cluster.setup=["a\\nb"]'), None, None),
@@ -148,6 +150,58 @@ def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
 )
 def test_a_full_node_may_be_requested(tmp_path, words):
     assert files(tmp_path, *GPU, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--nodes=1"], "--nodes is not"),
+        (["--node=1"], "--nodes is not"),
+        (["-N1"], "--nodes is not"),
+        (["-N", "1"], "--nodes is not"),
+        (["-lN1"], "--nodes is not"),
+        (["--ntasks", "1"], "--ntasks is not"),
+        (["-n", "1"], "--ntasks is not"),
+        (["--ntasks-per-node=2"], "--ntasks-per-node is not"),
+        (["--export=NONE"], "--export is not"),
+        (["--export=ALLOW"], "--export is not"),
+        (["--test-only"], "--test-only is not"),
+        (["--jobid=1"], "--jobid is not"),
+        (["--multi-prog"], "--multi-prog is not"),
+        (["--container-image=a"], "--container-image is not"),
+        (["-vV"], "--version is not"),
+        (["bash"], "a word that is not an option"),
+        (["--label", "bash"], "a word that is not an option"),
+        (["--unknown", "bash"], "a word that is not an option"),
+        (["-K", "1"], "a word that is not an option"),
+        (["--"], "a word that is not an option"),
+        (["--mpi"], "--mpi lacks its value"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_words_that_undo_what_the_launcher_sets_are_refused(words, fault):
+    with pytest.raises(ValueError, match=f"^{fault}[^;]*$"):
+        refuse_undoing(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--cpu-bind=none", "--label", "--mem=0", "--kill-on-bad-exit=1", "--mpi=pmix"],
+        ["--cpu-bind", "none", "-c", "8", "-lv", "-K1", "-mblock"],
+        [
+            "--export=ALL",
+            "--export=ALL,NCCL_DEBUG=INFO",
+            "--container-env",
+            "A",
+            "--container=/oci",
+            "--of-a-plugin=x",
+        ],
+    ],
+    ids=" ".join,
+)
+def test_other_options_of_srun_are_taken(words):
+    assert refuse_undoing(words) == words
 
 
 @pytest.mark.parametrize("letter", ["\n", "\r", "\0", "\x1b", "\x7f"], ids=repr)

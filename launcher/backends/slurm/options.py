@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.backends.slurm.sbatch_options import MEMORY, mebibytes, refuse_unknown
+from launcher.backends.slurm.srun_options import refuse_undoing
 from launcher.common.syntax import IMAGE_FORM, is_image
 from launcher.model.base_model import (
     ClusterOptions,
@@ -109,6 +110,7 @@ _PULLED = re.compile(r"(dockerd?://)?([^@#/]+@(?=[^@/]*#))?")
 """Source: pyxis, Usage: [USER@][REGISTRY#]IMAGE[:TAG]; enroot-import(1)."""
 Runtime = Literal["none", "pyxis", "apptainer", "charliecloud", "docker"]
 Prefix = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+StepWords = Annotated[Listed[Text], AfterValidator(refuse_undoing)]
 Parameters = Annotated[dict[str, Text | int | bool | None], AfterValidator(refuse_unknown)]
 
 
@@ -215,8 +217,8 @@ class Settings(ClusterOptions):
     """true writes the batch script without submitting it, like dry_run=true."""
     stderr_to_stdout: bool = default(True)
     """true writes one log of the batch script's streams; false separates errors."""
-    srun_args: Listed[Text] | None = default(None)
-    """Words added to srun."""
+    srun_args: StepWords | None = default(None)
+    """Further options of srun, such as ['--label', '--cpu-bind=cores']. Those that the launcher sets are refused."""
     setup: Annotated[Listed[Command], Field(max_length=_MOST_SETUP)] | None = default(None, is_required=False)
     """Lines of shell script that the batch script runs first, such as [module load cuda, source env/bin/activate].
     They are commands, not data: they run as you, on the first node, and the processes inherit what they export. One

@@ -261,10 +261,7 @@ def a_node_has_what_is_requested(checked: CheckedRecipe, problem: MakeProblem) -
     cpus = processes * (options.cpus_per_task or 1) if has_tasks else 1
     never = f"more than a node of {instance.name} has: the job would never start"
     if cpus > instance.vcpus > 0 and not _added(options).get("overcommit", ("", False))[1]:
-        message, allowed = (
-            f"makes {cpus} CPUs for {processes} processes, {never}",
-            f"at most {instance.vcpus} per node",
-        )
+        message, allowed = f"makes {cpus} for {processes} processes, {never}", f"at most {instance.vcpus} per node"
         yield problem("cluster.cpus_per_task", message, value=options.cpus_per_task or 1, allowed=allowed)
     for key, times in {"mem": 1, "mem_per_cpu": cpus, "mem_per_gpu": _gpus(checked)}.items():
         asked_gib = mebibytes(value := getattr(options, key)) * times / 1024
