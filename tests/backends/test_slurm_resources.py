@@ -7,7 +7,7 @@ from test_slurm_rendering import ELASTIC, OPEN, PUBLISHED, files, problem
 from launcher import pipeline
 from launcher.backends.slurm import requests
 from launcher.backends.slurm.demand import demand_of
-from launcher.backends.slurm.sbatch_options import mebibytes
+from launcher.backends.slurm.sbatch_options import hosts, mebibytes
 from launcher.backends.slurm.srun_options import refuse_undoing
 from launcher.common.problems import ProblemsFound
 
@@ -120,6 +120,11 @@ def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
         ((*ELASTIC, "cluster.gpus_per_task=1"), "E470", "cluster.gpus_per_task"),
         ((*ELASTIC, "cluster.limit_notice=60"), "E470", "cluster.limit_notice"),
         ((*ELASTIC, "cluster.limit_requeues=1"), "E470", "cluster.limit_requeues"),
+        ((*CPU, "cluster.nodelist='n[1-2]'", "cluster.exclude='n[2-8]'"), "E463", "cluster.exclude"),
+        (
+            (*CPU, "cluster.time=1:00:00", "cluster.additional_parameters={time-min: 61}"),
+            *("E464", "cluster.additional_parameters.time-min"),
+        ),
         ((*CPU, "cluster.cpus_per_task=0"), "E102", "cluster.cpus_per_task"),
         ((*CPU, "cluster.srun_args=['--label', '--nodes=1']"), "E102", "cluster.srun_args"),
         ((*CPU, "cluster.limit_notice=65536"), "E102", "cluster.limit_notice"),
@@ -142,14 +147,33 @@ def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
 @pytest.mark.parametrize(
     "words",
     [
+        ("cluster.nodelist='n[1-2]'", "cluster.exclude='n[3-8]'"),
+        ("cluster.time='0:00'", "cluster.additional_parameters={time-min: 61}"),
+        ("cluster.time=61", "cluster.additional_parameters={time-min: 61}"),
         ("cluster.gpus_per_task=4", "cluster.cpus_per_task=96", "cluster.mem=2048G"),
         ("cluster.additional_parameters={gpus: 16}", "cluster.mem_per_gpu=256G"),
         ("cluster.additional_parameters={overcommit: true}", "cluster.cpus_per_task=97"),
     ],
     ids=" ".join,
 )
-def test_a_full_node_may_be_requested(tmp_path, words):
+def test_what_does_not_exceed_a_limit_may_be_requested(tmp_path, words):
     assert files(tmp_path, *GPU, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n1,m[1-2,07]", {"n1", "m1", "m2", "m07"}),
+        ("a-[09-10].x", set()),
+        ("/etc/nodes", set()),
+        ("n[1-2]-[3-4]", set()),
+        ("n[1-999999]", set()),
+        ("n[2-1]", set()),
+        ("", set()),
+    ],
+)
+def test_nodes_of_a_list(text, expected):
+    assert hosts(text) == expected
 
 
 @pytest.mark.parametrize(

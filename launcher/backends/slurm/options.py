@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 
 from launcher.backends.slurm.sbatch_options import MEMORY, mebibytes, refuse_unknown
 from launcher.backends.slurm.srun_options import refuse_undoing
-from launcher.common.syntax import IMAGE_FORM, is_image
+from launcher.common.syntax import IMAGE_FORM, is_image, place
 from launcher.model.base_model import (
     ClusterOptions,
     HasOptions,
@@ -44,6 +44,11 @@ def _command(line: str) -> str:
     return line
 
 
+def _of_one_path(mount: str) -> str:
+    folder, _, target = mount.partition(":")
+    return folder if isabs(folder) and isabs(target) and place(folder) == place(target) else mount
+
+
 def _bounded(memory: int | str) -> int | str:
     if mebibytes(memory) > _MOST_MIB:
         raise ValueError(f"must be at most {_MOST_MIB} MiB")
@@ -52,6 +57,8 @@ def _bounded(memory: int | str) -> int | str:
 
 Text = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_one_line)]
 """A value of an option of sbatch; its header quotes it."""
+Mount = Annotated[Text, AfterValidator(_of_one_path)]
+"""A path; `/fsx:/fsx` becomes `/fsx`."""
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 Login = Annotated[str, Field(pattern=rf"^({_NAME}@)?[A-Za-z0-9_][A-Za-z0-9._:-]*$", max_length=255)]
 """A destination of ssh. Source: ssh(1)."""
@@ -237,7 +244,7 @@ class Settings(ClusterOptions):
     pyxis for a .sqsh file, else docker."""
     slurm_docker_cfg: SlurmDocker
     """How nodes that run containers with docker start them."""
-    container_mounts: Listed[Text] | None = default(None)
+    container_mounts: Listed[Mount] | None = default(None)
     """Paths of the node that are mounted at the same path in the container, such as data on a shared file system."""
 
 

@@ -14,7 +14,7 @@ from launcher.backends.slurm.options import (
     runtime_of,
     slurm_options,
 )
-from launcher.backends.slurm.sbatch_options import MEMORY_KEYS, gres_amounts, mebibytes, minutes, plain
+from launcher.backends.slurm.sbatch_options import MEMORY_KEYS, gres_amounts, hosts, mebibytes, minutes, plain
 from launcher.common.problems import Notice, Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.syntax import is_image, mount_fault, path_fault, place, rooted
@@ -32,6 +32,7 @@ _RAY_CPUS = 4
 ResourcePoolManager.create_resource_pool; trainer/main_ppo.py, TaskRunner."""
 _DEVICE_KEYS = ("gres", "gpus_per_task", "gpus_per_node")
 _ADDED = "additional_parameters"
+_MOST_LISTED = 8
 _COUNT = re.compile(r"(?:^|:)([0-9]+)(?=,|$)")
 """Counts of --gpus, such as 8 and h100:8. Source: sbatch(1), --gpus."""
 _GPU_NEEDS = (*(f"cluster.{key}" for key in (*_DEVICE_KEYS, _ADDED)), "instance_type", "recipes.trainer")
@@ -295,6 +296,26 @@ def _gpu_requests(checked: CheckedRecipe) -> Iterator[tuple[str, object, float]]
 def _added(options: Settings) -> dict[str, tuple[str, object]]:
     """Return the further options of sbatch by their names, with the name as it was given."""
     return {plain(name): (name, value) for name, value in (options.additional_parameters or {}).items()}
+
+
+@rule("E463", "cluster.nodelist", "cluster.exclude", source="sbatch(1), --nodelist and --exclude")
+def required_nodes_are_not_excluded(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A job that requires a node that it excludes is refused by Slurm."""
+    options = slurm_options(checked)
+    if both := sorted(hosts(options.nodelist or "") & hosts(options.exclude or "")):
+        message = f"excludes nodes that cluster.nodelist requires: {', '.join(both[:_MOST_LISTED])}"
+        remedy = "cluster.exclude=null, or other nodes"
+        yield problem("cluster.exclude", message, value=options.exclude, remedy=remedy)
+
+
+@rule("E464", "cluster.time", f"cluster.{_ADDED}", source="sbatch(1), --time-min")
+def the_least_time_is_within_the_limit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Slurm shortens the time limit of a job down to time-min, which cannot exceed it."""
+    options = slurm_options(checked)
+    name, least = _added(options).get("time-min", ("", None))
+    if (minutes(least) or 0) > (minutes(options.time) or float("inf")):
+        message = f"is more than cluster.time, {options.time}"
+        yield problem(f"cluster.{_ADDED}.{name}", message, value=least, remedy=f"cluster.{_ADDED}.{name}=null")
 
 
 @rule("E476", "cluster.signal", "cluster.limit_notice", source="sbatch(1), --signal")
