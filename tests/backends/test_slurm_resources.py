@@ -144,6 +144,11 @@ def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
     assert (found.code, found.path) == (code, key)
 
 
+def test_a_request_for_too_much_names_the_sum(tmp_path):
+    assert "makes 16 per node, more than one of" in str(problem(tmp_path, *GPU, "cluster.gpus_per_task=8"))
+    assert "makes 600 CPUs per node" in str(problem(tmp_path, *GPU, "cluster.cpus_per_task=300"))
+
+
 @pytest.mark.parametrize(
     "words",
     [

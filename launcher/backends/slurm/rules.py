@@ -241,10 +241,10 @@ def every_process_has_its_gpu(checked: CheckedRecipe, problem: MakeProblem) -> I
     for key, value, gpus in _gpu_requests(checked):
         shown = {"value": value, "remedy": f"cluster.{key}=null requests what they need"}
         if gpus < processes and instance.processes == instance.accelerators:
-            message = f"is less than the {processes} processes of each node, of which each uses one"
+            message = f"makes {gpus:g} per node, less than its {processes} processes, of which each uses one"
             yield problem(f"cluster.{key}", message, **shown)
         elif gpus > instance.accelerators > 0:
-            message = f"is more than a node of {instance.name} has: the job would never start"
+            message = f"makes {gpus:g} per node, more than one of {instance.name} has: the job would never start"
             yield problem(f"cluster.{key}", message, allowed=f"at most {instance.accelerators} per node", **shown)
 
 
@@ -260,14 +260,14 @@ def a_node_has_what_is_requested(checked: CheckedRecipe, problem: MakeProblem) -
         return
     has_tasks = options.cpus_per_task or not options.exclusive
     cpus = processes * (options.cpus_per_task or 1) if has_tasks else 1
-    never = f"more than a node of {instance.name} has: the job would never start"
+    never = f"more than one of {instance.name} has: the job would never start"
     if cpus > instance.vcpus > 0 and not _added(options).get("overcommit", ("", False))[1]:
-        message, allowed = f"makes {cpus} for {processes} processes, {never}", f"at most {instance.vcpus} per node"
+        message, allowed = f"makes {cpus} CPUs per node, {never}", f"at most {instance.vcpus}"
         yield problem("cluster.cpus_per_task", message, value=options.cpus_per_task or 1, allowed=allowed)
     for key, times in {"mem": 1, "mem_per_cpu": cpus, "mem_per_gpu": _gpus(checked)}.items():
         asked_gib = mebibytes(value := getattr(options, key)) * times / 1024
         if asked_gib > instance.memory_gib > 0:
-            message, allowed = f"makes {asked_gib:g} GiB, {never}", f"at most {instance.memory_gib} GiB per node"
+            message, allowed = f"makes {asked_gib:g} GiB per node, {never}", f"at most {instance.memory_gib} GiB"
             yield problem(f"cluster.{key}", message, value=value, allowed=allowed)
 
 
