@@ -154,6 +154,10 @@ def test_training_jobs_keep_checkpoints_only_where_the_service_does(problems, pr
     assert section(job)["persistent"]["path"] == "/opt/ml/checkpoints/a" and notices(job, "N133")
     (found,) = problems(*words, f"{SET}.persistent.path=/opt/ml/checkpoints/../a")
     assert found.code == "E265" and found.allowed == "/opt/ml/checkpoints/…"
+    words.append(f"{jobs}.checkpoints.local_path=/tmp/x")
+    (found,) = problems(*words, f"{SET}.persistent.path=/opt/ml/checkpoints")
+    assert (found.code, found.remedy) == ("E265", f"{KEY}.persistent.path=/tmp/x")
+    assert prepare(*words, f"{SET}.persistent.path=/opt/ml/checkpoints", found.remedy)
 
 
 DATA = "/opt/ml/input/data"

@@ -35,6 +35,12 @@ def script_of(checked: CheckedRecipe) -> "Recipe | None":
     return cast("Recipe", checked.recipe) if is_script(checked) else None
 
 
+def nodes_key(checked: CheckedRecipe) -> str:
+    """Return the key of the number of nodes that the recipe reads."""
+    script = script_of(checked)
+    return f"{_SCRIPT}.run.nodes" if script and script.training_cfg.run else "recipes.trainer.num_nodes"
+
+
 def is_script(checked: CheckedRecipe) -> bool:
     """Return whether the job runs the user's own script."""
     return checked.recipe.run.model_type == FAMILY

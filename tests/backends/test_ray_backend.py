@@ -98,11 +98,22 @@ def test_a_module_is_started_as_one(render):
         ((*GRPO, "cluster.address=ray://head:10001"), ("E102", "cluster.address")),
         ((*GRPO, "cluster.address=http://head:99999"), ("E102", "cluster.address")),
         ((*GRPO, "cluster.entrypoint_num_gpus=-1"), ("E102", "cluster.entrypoint_num_gpus")),
+        ((*GRPO, "cluster.entrypoint_resources={mine: 1, CPU: 1}"), ("E831", "cluster.entrypoint_resources.CPU")),
+        ((*GRPO, "cluster.entrypoint_resources={memory: 1}"), ("E831", "cluster.entrypoint_resources.memory")),
     ],
-    ids=["agent", "no-folder", "above", "folder", "script", "secret", "client-address", "port", "negative"],
+    ids=[
+        *("agent", "no-folder", "above", "folder", "script", "secret", "client-address", "port", "negative"),
+        *("cpu", "memory"),
+    ],
 )
 def test_what_ray_cannot_run_is_refused(problems, words, code_and_key):
     assert code_and_key in [(each.code, each.path) for each in problems(*words)]
+
+
+def test_a_gpu_of_the_driver_has_its_own_key(problems, prepare):
+    (found,) = problems(*GRPO, "cluster.entrypoint_resources={GPU: 1}")
+    assert (found.code, found.remedy) == ("E831", "cluster.entrypoint_num_gpus=1, without GPU here")
+    assert prepare(*GRPO, "cluster.entrypoint_resources={mine: 1}", "cluster.entrypoint_num_gpus=1")
 
 
 def test_an_elastic_script_is_refused(problems, code):

@@ -421,6 +421,11 @@ def test_a_path_may_have_commas_where_they_separate_nothing_and_is_mounted_once(
     assert problem(tmp_path, *words, "cluster.container_mounts=[/a,/a/]").path == "cluster.container_mounts.1"
 
 
+def test_a_mount_at_the_same_path_may_name_it_twice(tmp_path):
+    words = (*PUBLISHED, "container=a/b:1", "cluster.container_mounts=['/fsx:/fsx/','/data']")
+    assert "--volume /fsx:/fsx --volume /data:/data " in files(tmp_path, *words)["slurm/node.sh"]
+
+
 def test_the_steps_of_an_elastic_job_get_paths_without_quotes(tmp_path):
     words = ("container=/fsx/i.sqsh", "cluster.container_mounts=['/fsx/a b']")
     request = json.loads(files(tmp_path, *ELASTIC, *words)["slurm/elastic.json"])

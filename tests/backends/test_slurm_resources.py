@@ -7,7 +7,8 @@ from test_slurm_rendering import ELASTIC, OPEN, PUBLISHED, files, problem
 from launcher import pipeline
 from launcher.backends.slurm import requests
 from launcher.backends.slurm.demand import demand_of
-from launcher.backends.slurm.sbatch_options import mebibytes
+from launcher.backends.slurm.sbatch_options import hosts, mebibytes
+from launcher.backends.slurm.srun_options import refuse_undoing
 from launcher.common.problems import ProblemsFound
 
 SCRIPT = (
@@ -15,6 +16,7 @@ SCRIPT = (
     *("training_cfg.run.ntasks_per_node=2", "training_cfg.run.nodes=2"),
 )
 CPU, GPU = (*SCRIPT, "instance_type=m5.2xlarge"), (*SCRIPT, "instance_type=ml.p5.48xlarge")
+ONE = (*GPU, "training_cfg.run.nodes=1")
 SHARED = "cluster.exclusive=false"
 MPI = ("++recipes.distribution.mpi.enabled=true", "cluster.mpi=pmi2")
 DOCKER = (
@@ -36,8 +38,8 @@ def header(folder, *words):
         (CPU, ["exclusive", "mem=0"]),
         (GPU, ["exclusive", "mem=0"]),
         ((*CPU, SHARED), ["ntasks-per-node=2"]),
-        ((*CPU, SHARED, "cluster.mem=64GB"), ["ntasks-per-node=2", "mem=64GB"]),
-        ((*CPU, SHARED, "cluster.mem=64g"), ["ntasks-per-node=2", "mem=64g"]),
+        ((*CPU, SHARED, "cluster.mem=16GB"), ["ntasks-per-node=2", "mem=16GB"]),
+        ((*CPU, SHARED, "cluster.mem=16g"), ["ntasks-per-node=2", "mem=16g"]),
         ((*CPU, SHARED, "cluster.mem=100"), ["ntasks-per-node=2", "mem=100"]),
         (
             (*CPU, SHARED, "cluster.cpus_per_task=3", "cluster.mem_per_cpu=2G"),
@@ -95,6 +97,17 @@ def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
         ((*GPU, SHARED, "cluster.gres=gpu:h100:1"), "E475", "cluster.gres"),
         ((*GPU, "cluster.gpus_per_node=9"), "E475", "cluster.gpus_per_node"),
         ((*GPU, "cluster.gres=gpu:h100:16"), "E475", "cluster.gres"),
+        ((*GPU, "cluster.gpus_per_task=8"), "E475", "cluster.gpus_per_task"),
+        ((*ONE, "cluster.additional_parameters={gpus: 16}"), "E475", "cluster.additional_parameters.gpus"),
+        ((*GPU, "cluster.additional_parameters={--gpus: 17}"), "E475", "cluster.additional_parameters.--gpus"),
+        ((*GPU, "cluster.additional_parameters={gpus: 17}"), "E475", "cluster.additional_parameters.gpus"),
+        ((*GPU, "cluster.additional_parameters={gpus: 'h100:3'}"), "E475", "cluster.additional_parameters.gpus"),
+        ((*GPU, "cluster.additional_parameters={gpus: 'a:1,b:2'}"), "E475", "cluster.additional_parameters.gpus"),
+        ((*GPU, "cluster.cpus_per_task=97"), "E462", "cluster.cpus_per_task"),
+        ((*GPU, "cluster.mem=3000G"), "E462", "cluster.mem"),
+        ((*GPU, "cluster.cpus_per_task=96", "cluster.mem_per_cpu=11G"), "E462", "cluster.mem_per_cpu"),
+        ((*GPU, "cluster.gpus_per_node=8", "cluster.mem_per_gpu=257G"), "E462", "cluster.mem_per_gpu"),
+        ((*GPU, SHARED, "cluster.mem_per_gpu=1025G"), "E462", "cluster.mem_per_gpu"),
         ((*CPU, "cluster.limit_notice=60", "cluster.signal=USR1@60"), "E476", "cluster.signal"),
         ((*CPU, "cluster.limit_notice=120", "cluster.time=2"), "E477", "cluster.limit_notice"),
         ((*CPU, "cluster.limit_requeues=1"), "E478", "cluster.limit_requeues"),
@@ -107,7 +120,13 @@ def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
         ((*ELASTIC, "cluster.gpus_per_task=1"), "E470", "cluster.gpus_per_task"),
         ((*ELASTIC, "cluster.limit_notice=60"), "E470", "cluster.limit_notice"),
         ((*ELASTIC, "cluster.limit_requeues=1"), "E470", "cluster.limit_requeues"),
+        ((*CPU, "cluster.nodelist='n[1-2]'", "cluster.exclude='n[2-8]'"), "E463", "cluster.exclude"),
+        (
+            (*CPU, "cluster.time=1:00:00", "cluster.additional_parameters={time-min: 61}"),
+            *("E464", "cluster.additional_parameters.time-min"),
+        ),
         ((*CPU, "cluster.cpus_per_task=0"), "E102", "cluster.cpus_per_task"),
+        ((*CPU, "cluster.srun_args=['--label', '--nodes=1']"), "E102", "cluster.srun_args"),
         ((*CPU, "cluster.limit_notice=65536"), "E102", "cluster.limit_notice"),
         ((*CPU, "cluster.additional_parameters={cpus_per_task: 3}"), "E102", "cluster.additional_parameters"),
         ((*CPU, 'cluster.setup=["a\\nb"]'), None, None),
@@ -123,6 +142,95 @@ def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
         return
     found = problem(tmp_path, *words)
     assert (found.code, found.path) == (code, key)
+
+
+def test_a_request_for_too_much_names_the_sum(tmp_path):
+    assert "makes 16 per node, more than one of" in str(problem(tmp_path, *GPU, "cluster.gpus_per_task=8"))
+    assert "makes 600 CPUs per node" in str(problem(tmp_path, *GPU, "cluster.cpus_per_task=300"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("cluster.nodelist='n[1-2]'", "cluster.exclude='n[3-8]'"),
+        ("cluster.time='0:00'", "cluster.additional_parameters={time-min: 61}"),
+        ("cluster.time=61", "cluster.additional_parameters={time-min: 61}"),
+        ("cluster.gpus_per_task=4", "cluster.cpus_per_task=96", "cluster.mem=2048G"),
+        ("cluster.additional_parameters={gpus: 16}", "cluster.mem_per_gpu=256G"),
+        ("cluster.additional_parameters={overcommit: true}", "cluster.cpus_per_task=97"),
+    ],
+    ids=" ".join,
+)
+def test_what_does_not_exceed_a_limit_may_be_requested(tmp_path, words):
+    assert files(tmp_path, *GPU, *words)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("n1,m[1-2,07]", {"n1", "m1", "m2", "m07"}),
+        ("a-[09-10].x", set()),
+        ("/etc/nodes", set()),
+        ("n[1-2]-[3-4]", set()),
+        ("n[1-999999]", set()),
+        ("n[2-1]", set()),
+        ("", set()),
+    ],
+)
+def test_nodes_of_a_list(text, expected):
+    assert hosts(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--nodes=1"], "--nodes is not"),
+        (["--node=1"], "--nodes is not"),
+        (["-N1"], "--nodes is not"),
+        (["-N", "1"], "--nodes is not"),
+        (["-lN1"], "--nodes is not"),
+        (["--ntasks", "1"], "--ntasks is not"),
+        (["-n", "1"], "--ntasks is not"),
+        (["--ntasks-per-node=2"], "--ntasks-per-node is not"),
+        (["--export=NONE"], "--export is not"),
+        (["--export=ALLOW"], "--export is not"),
+        (["--test-only"], "--test-only is not"),
+        (["--jobid=1"], "--jobid is not"),
+        (["--multi-prog"], "--multi-prog is not"),
+        (["--container-image=a"], "--container-image is not"),
+        (["-vV"], "--version is not"),
+        (["bash"], "a word that is not an option"),
+        (["--label", "bash"], "a word that is not an option"),
+        (["--unknown", "bash"], "a word that is not an option"),
+        (["-K", "1"], "a word that is not an option"),
+        (["--"], "a word that is not an option"),
+        (["--mpi"], "--mpi lacks its value"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_words_that_undo_what_the_launcher_sets_are_refused(words, fault):
+    with pytest.raises(ValueError, match=f"^{fault}[^;]*$"):
+        refuse_undoing(words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--cpu-bind=none", "--label", "--mem=0", "--kill-on-bad-exit=1", "--mpi=pmix"],
+        ["--cpu-bind", "none", "-c", "8", "-lv", "-K1", "-mblock"],
+        [
+            "--export=ALL",
+            "--export=ALL,NCCL_DEBUG=INFO",
+            "--container-env",
+            "A",
+            "--container=/oci",
+            "--of-a-plugin=x",
+        ],
+    ],
+    ids=" ".join,
+)
+def test_other_options_of_srun_are_taken(words):
+    assert refuse_undoing(words) == words
 
 
 @pytest.mark.parametrize("letter", ["\n", "\r", "\0", "\x1b", "\x7f"], ids=repr)

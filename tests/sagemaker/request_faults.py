@@ -9,6 +9,7 @@ CFG = "recipes.training_cfg"
 HUB = "arn:aws:sagemaker:eu-west-1:aws:hub-content/SageMakerPublicHub"
 BASE_MODEL, DATASET = f"{HUB}/Model/llama/1.0.0", f"{HUB}/DataSet/mine/1.0.0"
 PACKAGE = "arn:aws:sagemaker:eu-west-1:123456789012:model-package/mine/1"
+TRACKING = "arn:aws:sagemaker:eu-west-1:123456789012:mlflow-tracking-server/mine"
 SERVERLESS = ("container=null", "training_cfg.entry_script=null")
 ON_BASE_MODEL = (f"{J}.serverless.base_model_arn={BASE_MODEL}", f"{J}.serverless.job_type=FineTuning")
 DIST = "++recipes.distribution"
@@ -205,7 +206,7 @@ FAULTS = {
         (f"{J}.instance_groups=[{{name: a, instance_type: p3.16xlarge, instance_count: 2}}]",),
         "E378",
         f"{J}.instance_groups",
-        "planned for 1",
+        "planned for 1\n     value: 2\n     remedy: recipes.training_cfg.run.nodes=2",
     ),
     "group-type": (
         (f"{J}.instance_groups=[{{name: a, instance_type: m5.large, instance_count: 1}}]",),
@@ -650,6 +651,25 @@ FAULTS = {
         f"{J}.source_dir",
         "without a network",
     ),
+    "isolated-checkpoints": (
+        (f"{J}.network_isolation=true", "++recipes.checkpointing.persistent.path=s3://data/x"),
+        "E390",
+        "recipes.checkpointing.persistent.path",
+        f"remedy: {J}.checkpoints.s3_uri=s3://data/x recipes.checkpointing.persistent.path=/opt/ml/checkpoints",
+    ),
+    "isolated-tracking": (
+        (f"{J}.network_isolation=true", f"{J}.mlflow.resource_arn={TRACKING}"),
+        "E390",
+        f"{J}.mlflow.resource_arn",
+        f"remedy: {J}.network_isolation=false",
+    ),
+    "hyperparameter-of-the-script": (
+        (f"{J}.hyperparameters={{lr: 1}}", "training_cfg.script_args=[{--lr: 2}]"),
+        "E382",
+        f"{J}.hyperparameters.lr",
+        "recipes.training_cfg.script_args sets it, too",
+    ),
+    "source-zipped": ((f"{J}.source_dir=s3://data/c.zip",), "E391", f"{J}.source_dir", "is not a .tar.gz archive"),
     "source": (
         (f"{J}.source_dir='./my code'",),
         "E391",

@@ -279,6 +279,13 @@ def test_each_fault_names_its_rule(name, problems, reviewed):
     assert says in str(found[0])
 
 
+@pytest.mark.parametrize("name", ["group-sum", "isolated-checkpoints", "isolated-tracking"])
+def test_the_remedy_of_a_fault_is_accepted(name, problems, prepare):
+    words = (*SCRIPT, *FAULTS[name][0])
+    (found,) = problems(*words)
+    assert prepare(*words, *found.remedy.split()).backend == "sm_jobs"
+
+
 @pytest.mark.parametrize("name", FINE)
 def test_what_only_resembles_a_fault_is_accepted(name, prepare):
     assert prepare(*SCRIPT, *FINE[name]).backend == "sm_jobs"

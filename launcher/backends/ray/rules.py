@@ -14,6 +14,14 @@ from launcher.rules.custom import is_script, script_of
 
 _DOCS = "docs/ray.md, An existing cluster"
 _FOLDER = "cluster.working_dir"
+_RESOURCES = "cluster.entrypoint_resources"
+_KEYS = {
+    "CPU": "cluster.entrypoint_num_cpus",
+    "GPU": "cluster.entrypoint_num_gpus",
+    "memory": "cluster.entrypoint_memory",
+    "object_store_memory": None,
+}
+"""Resources that Ray does not take as custom ones, and their keys."""
 
 
 @rule("E820", "recipes.run.model_type", "cluster", source=_DOCS)
@@ -38,6 +46,16 @@ def script_is_found(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pr
         yield problem(key, message, value=script, remedy=f"{_FOLDER}=., or an absolute path on the cluster's nodes")
     elif ".." in Path(script).parts or script.startswith("~"):
         yield problem(key, f"leaves {_FOLDER}", value=script, allowed=f"a path below {folder}")
+
+
+@rule("E831", _RESOURCES, source="Ray 2.60, ray_option_utils.py, _validate_resources; resources_from_ray_options")
+def custom_resources_are_custom(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Ray refuses a custom resource with the name of one of its own."""
+    for name, value in (ray_options(checked).entrypoint_resources or {}).items():
+        if name in _KEYS:
+            own = _KEYS[name]
+            remedy = f"{own}={value:.15g}, without {name} here" if own else "leave it out"
+            yield problem(f"{_RESOURCES}.{name}", "is not a custom resource", value=value, remedy=remedy)
 
 
 @notice_rule("N189", source="Ray, JobSubmissionClient: get_job_info returns runtime_env")

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.backends.slurm.sbatch_options import MEMORY, mebibytes, refuse_unknown
-from launcher.common.syntax import IMAGE_FORM, is_image
+from launcher.backends.slurm.srun_options import refuse_undoing
+from launcher.common.syntax import IMAGE_FORM, is_image, place
 from launcher.model.base_model import (
     ClusterOptions,
     HasOptions,
@@ -43,6 +44,11 @@ def _command(line: str) -> str:
     return line
 
 
+def _of_one_path(mount: str) -> str:
+    folder, _, target = mount.partition(":")
+    return folder if isabs(folder) and isabs(target) and place(folder) == place(target) else mount
+
+
 def _bounded(memory: int | str) -> int | str:
     if mebibytes(memory) > _MOST_MIB:
         raise ValueError(f"must be at most {_MOST_MIB} MiB")
@@ -51,6 +57,8 @@ def _bounded(memory: int | str) -> int | str:
 
 Text = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_one_line)]
 """A value of an option of sbatch; its header quotes it."""
+Mount = Annotated[Text, AfterValidator(_of_one_path)]
+"""A path; `/fsx:/fsx` becomes `/fsx`."""
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 Login = Annotated[str, Field(pattern=rf"^({_NAME}@)?[A-Za-z0-9_][A-Za-z0-9._:-]*$", max_length=255)]
 """A destination of ssh. Source: ssh(1)."""
@@ -109,6 +117,7 @@ _PULLED = re.compile(r"(dockerd?://)?([^@#/]+@(?=[^@/]*#))?")
 """Source: pyxis, Usage: [USER@][REGISTRY#]IMAGE[:TAG]; enroot-import(1)."""
 Runtime = Literal["none", "pyxis", "apptainer", "charliecloud", "docker"]
 Prefix = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+StepWords = Annotated[Listed[Text], AfterValidator(refuse_undoing)]
 Parameters = Annotated[dict[str, Text | int | bool | None], AfterValidator(refuse_unknown)]
 
 
@@ -215,8 +224,8 @@ class Settings(ClusterOptions):
     """true writes the batch script without submitting it, like dry_run=true."""
     stderr_to_stdout: bool = default(True)
     """true writes one log of the batch script's streams; false separates errors."""
-    srun_args: Listed[Text] | None = default(None)
-    """Words added to srun."""
+    srun_args: StepWords | None = default(None)
+    """Further options of srun, such as ['--label', '--cpu-bind=cores']. Those that the launcher sets are refused."""
     setup: Annotated[Listed[Command], Field(max_length=_MOST_SETUP)] | None = default(None, is_required=False)
     """Lines of shell script that the batch script runs first, such as [module load cuda, source env/bin/activate].
     They are commands, not data: they run as you, on the first node, and the processes inherit what they export. One
@@ -235,7 +244,7 @@ class Settings(ClusterOptions):
     pyxis for a .sqsh file, else docker."""
     slurm_docker_cfg: SlurmDocker
     """How nodes that run containers with docker start them."""
-    container_mounts: Listed[Text] | None = default(None)
+    container_mounts: Listed[Mount] | None = default(None)
     """Paths of the node that are mounted at the same path in the container, such as data on a shared file system."""
 
 

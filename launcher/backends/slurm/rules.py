@@ -1,6 +1,7 @@
 """What Slurm allows of a job: relations between keys of the `cluster` section, and to the recipe."""
 
 import json
+import re
 from collections.abc import Iterator
 from posixpath import isabs
 
@@ -13,7 +14,7 @@ from launcher.backends.slurm.options import (
     runtime_of,
     slurm_options,
 )
-from launcher.backends.slurm.sbatch_options import MEMORY_KEYS, gres_amounts, minutes
+from launcher.backends.slurm.sbatch_options import MEMORY_KEYS, gres_amounts, hosts, mebibytes, minutes, plain
 from launcher.common.problems import Notice, Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.syntax import is_image, mount_fault, path_fault, place, rooted
@@ -30,6 +31,11 @@ _RAY_CPUS = 4
 """For each device: verl takes three, and one for its program. Source: verl 0.7, trainer/ppo/ray_trainer.py,
 ResourcePoolManager.create_resource_pool; trainer/main_ppo.py, TaskRunner."""
 _DEVICE_KEYS = ("gres", "gpus_per_task", "gpus_per_node")
+_ADDED = "additional_parameters"
+_MOST_LISTED = 8
+_COUNT = re.compile(r"(?:^|:)([0-9]+)(?=,|$)")
+"""Counts of --gpus, such as 8 and h100:8. Source: sbatch(1), --gpus."""
+_GPU_NEEDS = (*(f"cluster.{key}" for key in (*_DEVICE_KEYS, _ADDED)), "instance_type", "recipes.trainer")
 
 
 @rule("E440", "cluster.auto_resume", "cluster.exclusive", source="AWS, SageMaker HyperPod cluster resiliency: Slurm")
@@ -217,36 +223,99 @@ def _together(options: Settings, keys: tuple[str, ...], problem: MakeProblem) ->
         yield problem(f"cluster.{first}", message, value=getattr(options, first), allowed="one of them")
 
 
-@rule("E474", "cluster.mem_per_gpu", "cluster.exclusive", *(f"cluster.{key}" for key in _DEVICE_KEYS), source=_DOCS)
+@rule("E474", "cluster.mem_per_gpu", "cluster.exclusive", *_GPU_NEEDS, source=_DOCS)
 def memory_per_gpu_has_gpus(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Memory per GPU is that of requested GPUs; without any, Slurm would give the job no memory of its own."""
     options = slurm_options(checked)
-    has_gpus = _gpus(options) or (not options.exclusive and checked.instance and checked.instance.accelerators)
-    if options.mem_per_gpu is not None and not has_gpus and not options.gpus_per_task:
+    if options.mem_per_gpu is not None and not _gpus(checked):
         remedy = "cluster.gpus_per_node=<number>, or cluster.mem"
         yield problem("cluster.mem_per_gpu", "no GPU is requested", value=options.mem_per_gpu, remedy=remedy)
 
 
-@rule("E475", "cluster.gpus_per_node", "cluster.gres", "recipes.trainer.devices", source=_DOCS)
+@rule("E475", *_GPU_NEEDS, source=_DOCS)
 def every_process_has_its_gpu(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each process uses a GPU of its own, and a node has only so many."""
-    options, instance = slurm_options(checked), checked.instance
-    gpus, processes = _gpus(options), checked.devices
-    if not gpus or instance is None:
+    instance, processes = checked.instance, checked.devices
+    if instance is None:
         return
-    key = "gres" if options.gres else "gpus_per_node"
-    shown = {"value": getattr(options, key), "remedy": f"cluster.{key}=null requests what they need"}
-    if gpus < processes and instance.processes == instance.accelerators:
-        message = f"is less than the {processes} processes of each node, of which each uses one"
-        yield problem(f"cluster.{key}", message, **shown)
-    elif gpus > instance.accelerators > 0:
-        message = f"is more than a node of {instance.name} has: the job would never start"
-        yield problem(f"cluster.{key}", message, allowed=f"at most {instance.accelerators}", **shown)
+    for key, value, gpus in _gpu_requests(checked):
+        shown = {"value": value, "remedy": f"cluster.{key}=null requests what they need"}
+        if gpus < processes and instance.processes == instance.accelerators:
+            message = f"makes {gpus:g} per node, less than its {processes} processes, of which each uses one"
+            yield problem(f"cluster.{key}", message, **shown)
+        elif gpus > instance.accelerators > 0:
+            message = f"makes {gpus:g} per node, more than one of {instance.name} has: the job would never start"
+            yield problem(f"cluster.{key}", message, allowed=f"at most {instance.accelerators} per node", **shown)
 
 
-def _gpus(options: Settings) -> int:
-    """Return the GPUs per node that a job names; 0 if it names none."""
-    return options.gpus_per_node or gres_amounts(options.gres or "").get("gres/gpu", 0)
+@rule(
+    "E462",
+    *("cluster.cpus_per_task", "cluster.exclusive", *(f"cluster.{key}" for key in MEMORY_KEYS), *_GPU_NEEDS),
+    source="sbatch(1), --cpus-per-task, --mem, --mem-per-cpu, --mem-per-gpu",
+)
+def a_node_has_what_is_requested(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A job that requests more CPUs or memory than a node has would never start."""
+    options, instance, processes = slurm_options(checked), checked.instance, checked.devices
+    if instance is None:
+        return
+    has_tasks = options.cpus_per_task or not options.exclusive
+    cpus = processes * (options.cpus_per_task or 1) if has_tasks else 1
+    never = f"more than one of {instance.name} has: the job would never start"
+    if cpus > instance.vcpus > 0 and not _added(options).get("overcommit", ("", False))[1]:
+        message, allowed = f"makes {cpus} CPUs per node, {never}", f"at most {instance.vcpus}"
+        yield problem("cluster.cpus_per_task", message, value=options.cpus_per_task or 1, allowed=allowed)
+    for key, times in {"mem": 1, "mem_per_cpu": cpus, "mem_per_gpu": _gpus(checked)}.items():
+        asked_gib = mebibytes(value := getattr(options, key)) * times / 1024
+        if asked_gib > instance.memory_gib > 0:
+            message, allowed = f"makes {asked_gib:g} GiB per node, {never}", f"at most {instance.memory_gib} GiB"
+            yield problem(f"cluster.{key}", message, value=value, allowed=allowed)
+
+
+def _gpus(checked: CheckedRecipe) -> float:
+    """Return the GPUs per node that a job requests; 0 if none."""
+    options, instance = slurm_options(checked), checked.instance
+    own = checked.devices if instance and instance.accelerators and not options.exclusive else 0
+    return max((gpus for _, _, gpus in _gpu_requests(checked)), default=own)
+
+
+def _gpu_requests(checked: CheckedRecipe) -> Iterator[tuple[str, object, float]]:
+    """Yield each key that requests GPUs, with its value and how many it requests per node."""
+    options = slurm_options(checked)
+    name, total = _added(options).get("gpus", ("", None))
+    nodes = max(size.nodes for size in checked.scales)
+    for key, value, gpus in (
+        ("gpus_per_node", options.gpus_per_node, options.gpus_per_node or 0),
+        ("gpus_per_task", options.gpus_per_task, (options.gpus_per_task or 0) * checked.devices),
+        ("gres", options.gres, gres_amounts(options.gres or "").get("gres/gpu", 0)),
+        (f"{_ADDED}.{name}", total, sum(map(int, _COUNT.findall(str(total)))) / nodes),
+    ):
+        if gpus:
+            yield key, value, gpus
+
+
+def _added(options: Settings) -> dict[str, tuple[str, object]]:
+    """Return the further options of sbatch by their names, with the name as it was given."""
+    return {plain(name): (name, value) for name, value in (options.additional_parameters or {}).items()}
+
+
+@rule("E463", "cluster.nodelist", "cluster.exclude", source="sbatch(1), --nodelist and --exclude")
+def required_nodes_are_not_excluded(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A job that requires a node that it excludes is refused by Slurm."""
+    options = slurm_options(checked)
+    if both := sorted(hosts(options.nodelist or "") & hosts(options.exclude or "")):
+        message = f"excludes nodes that cluster.nodelist requires: {', '.join(both[:_MOST_LISTED])}"
+        remedy = "cluster.exclude=null, or other nodes"
+        yield problem("cluster.exclude", message, value=options.exclude, remedy=remedy)
+
+
+@rule("E464", "cluster.time", f"cluster.{_ADDED}", source="sbatch(1), --time-min")
+def the_least_time_is_within_the_limit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Slurm shortens the time limit of a job down to time-min, which cannot exceed it."""
+    options = slurm_options(checked)
+    name, least = _added(options).get("time-min", ("", None))
+    if (minutes(least) or 0) > (minutes(options.time) or float("inf")):
+        message = f"is more than cluster.time, {options.time}"
+        yield problem(f"cluster.{_ADDED}.{name}", message, value=least, remedy=f"cluster.{_ADDED}.{name}=null")
 
 
 @rule("E476", "cluster.signal", "cluster.limit_notice", source="sbatch(1), --signal")

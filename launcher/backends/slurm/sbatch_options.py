@@ -187,6 +187,31 @@ def gres_amounts(text: str) -> dict[str, int]:
     return found
 
 
+_SPAN = "[0-9]{1,6}(?:-[0-9]{1,6})?"
+_HOSTS = re.compile(rf"([A-Za-z0-9._-]+)(?:\[({_SPAN}(?:,{_SPAN})*)\])?")
+_MOST_HOSTS = 65_536
+
+
+def hosts(text: str) -> set[str]:
+    """Return the nodes of a list such as n[1-3,07],m1; none if it has another form.
+
+    Source: sbatch(1), --nodelist.
+    """
+    found = set[str]()
+    for name in re.split(r",(?![^\[]*\])", text):
+        if (parts := _HOSTS.fullmatch(name)) is None:
+            return set()
+        prefix, ranges = parts.groups()
+        found |= set() if ranges else {prefix}
+        for span in ranges.split(",") if ranges else ():
+            first, _, last = span.partition("-")
+            numbers = range(int(first), int(last or first) + 1)
+            if len(numbers) > _MOST_HOSTS:
+                return set()
+            found |= {f"{prefix}{number:0{len(first)}}" for number in numbers}
+    return found
+
+
 def integer(text: str | None) -> int | None:
     """Return a field that is a whole number; None without a limit."""
     return int(text) if text and text.isdigit() else None

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 from launcher.backends.sagemaker import JOBS, request
 from launcher.backends.sagemaker.keys import API, jobs_of, sm_rule
+from launcher.backends.sagemaker.training_options import SmJobs
 from launcher.common.problems import Problem
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
@@ -19,7 +20,7 @@ _REFUSED_NAMES = {
 }
 """Names that a channel cannot have, and why."""
 
-_PERSISTENT = "recipes.checkpointing.persistent.path"
+PERSISTENT = "recipes.checkpointing.persistent.path"
 _DATA = "/opt/ml/input/data"
 """Source: Amazon SageMaker API, Channel: ChannelName."""
 
@@ -120,9 +121,15 @@ def path_outlives_the_container(checked: CheckedRecipe, problem: MakeProblem) ->
     real = PurePosixPath(posixpath.normpath(path))
     if not any(real.is_relative_to(place) for place in places):
         yield problem(
-            _PERSISTENT,
+            PERSISTENT,
             "is not in a folder of the container that is kept: checkpoints would be lost with it",
             value=path,
             allowed=", ".join(f"{place}/…" for place in places) or "s3://bucket/prefix",
-            remedy=f"{JOBS}.checkpoints.s3_uri=s3://<bucket>/<folder> {_PERSISTENT}={request.CHECKPOINTS}",
+            remedy=kept_remedy(jobs, "s3://<bucket>/<folder>"),
         )
+
+
+def kept_remedy(jobs: SmJobs, uri: str) -> str:
+    """Return the words that put checkpoints in the folder that is copied to S3, to `uri` if none is."""
+    own = f"{PERSISTENT}={jobs.checkpoints.local_path or request.CHECKPOINTS}"
+    return own if jobs.checkpoints.s3_uri else f"{JOBS}.checkpoints.s3_uri={uri} {own}"

@@ -31,7 +31,7 @@ from launcher.model.config_tree import leaves
 from launcher.model.instances import canonical
 from launcher.model.job_spec import OPEN
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
-from launcher.rules.custom import is_script
+from launcher.rules.custom import is_script, nodes_key
 
 _DECISIONS = "docs/decisions.md, Training jobs of SageMaker"
 
@@ -155,7 +155,7 @@ def capacity_is_of_one_kind(checked: CheckedRecipe, problem: MakeProblem) -> Ite
 @sm_rule(
     "E378",
     *("instance_groups", "inputs", "placement"),
-    more=("instance_type", "recipes.trainer", "recipes.distribution"),
+    more=("instance_type", "recipes.trainer", SCRIPT, "recipes.distribution"),
     source=f"{API}: InstanceGroup; SageMaker Python SDK 2.257.6, validate_distribution",
 )
 def groups_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
@@ -180,7 +180,7 @@ def groups_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Prob
     count = sum(group.instance_count for group in groups)
     if count != nodes:
         message = f"have {count} instances in total; the job is planned for {nodes}"
-        yield problem(path, message, value=count, remedy=f"recipes.trainer.num_nodes={count}")
+        yield problem(path, message, value=count, remedy=f"{nodes_key(checked)}={count}")
     types = {canonical(group.instance_type) for group in groups}
     if canonical(checked.launch.instance_type) not in types:
         yield problem(path, "none has the planned instance_type", value=checked.launch.instance_type)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.backends.sagemaker import JOBS, constraints, request
 from launcher.backends.sagemaker.keys import API, SCRIPT, jobs_of, path_of, sm_rule
+from launcher.backends.sagemaker.rules.inputs import PERSISTENT, kept_remedy
 from launcher.common.problems import Problem
 from launcher.common.syntax import is_bucket
 from launcher.model.backend_registry import described
@@ -41,8 +42,12 @@ def hyperparameters_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     plan = request.of_draft(checked)
     own = plan.jobs.hyperparameters or {}
     bare = replace(plan, jobs=plan.jobs.model_copy(update={"hyperparameters": None}))
+    script = script_of(checked)
+    given = (script.training_cfg.script_args or ()) if script else ()
+    arguments = {name.lstrip("-") for argument in given for name in argument}
     for name in sorted(set(own) & set(request.hyperparameters(bare))):
-        yield problem(f"{path_of(checked, 'hyperparameters')}.{name}", "the launcher sets it", value=own[name])
+        message = f"{SCRIPT}.script_args sets it, too" if name in arguments else "the launcher sets it"
+        yield problem(f"{path_of(checked, 'hyperparameters')}.{name}", message, value=own[name])
     for fault in constraints.faults(request.hyperparameters(plan), "HyperParameters"):
         name = fault.member.removeprefix("HyperParameters").lstrip(".")
         path = f"{path_of(checked, 'hyperparameters')}{'.' if name else ''}{name}"
@@ -176,16 +181,30 @@ def _another_count(instance: Instance, checked: CheckedRecipe, distribution: "Di
 
 
 @sm_rule(
-    "E390", "network_isolation", "source_dir", more=(SCRIPT,), source=f"{API}: EnableNetworkIsolation; {_TOOLKIT}"
+    "E390",
+    *("network_isolation", "source_dir", "mlflow", "checkpoints"),
+    more=(SCRIPT, "recipes.checkpointing"),
+    source=f"{API}: EnableNetworkIsolation; {_TOOLKIT}",
 )
-def isolated_containers_fetch_nothing(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """The toolkit downloads an archive of code itself, which a container without a network cannot do."""
-    jobs = jobs_of(checked)
+def isolated_containers_reach_nothing(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A container without a network cannot fetch its code, or write checkpoints and tracking itself."""
+    jobs, section = jobs_of(checked), checked.recipe.checkpointing
+    if not jobs.network_isolation:
+        return
     source = jobs.source_dir or ""
-    if is_script(checked) and jobs.network_isolation and source.startswith(("s3://", "https://")):
+    if is_script(checked) and source.startswith(("s3://", "https://")):
         message = "cannot be downloaded without a network"
         remedy = "a channel with the unpacked code, and source_dir=/opt/ml/input/data/<channel>"
         yield problem(path_of(checked, "source_dir"), message, value=source, remedy=remedy)
+    if described(checked.backend).runs_here:  # where it has no effect
+        return
+    path = section.persistent.path if section and section.persistent else ""
+    if path.startswith("s3://"):
+        message = "cannot be written by a container without a network"
+        yield problem(PERSISTENT, message, value=path, remedy=kept_remedy(jobs, path))
+    if arn := jobs.mlflow.resource_arn:
+        message, remedy = "cannot be reached without a network", f"{path_of(checked, 'network_isolation')}=false"
+        yield problem(path_of(checked, "mlflow.resource_arn"), message, value=arn, remedy=remedy)
 
 
 @sm_rule("E391", "source_dir", source=_TOOLKIT)
@@ -196,8 +215,11 @@ def source_is_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
     archive = re.fullmatch(r"s3://([^/]+)/.+\.tar\.gz", source)
     if not source or (archive and is_bucket(archive[1])) or source.startswith("/opt/"):
         return
-    if not is_here:
-        allowed = "s3://….tar.gz, or a folder of the image below /opt"
+    allowed = "s3://….tar.gz, or a folder of the image below /opt"
+    if source.startswith("s3://") and not source.endswith(".tar.gz"):
+        message = "is not a .tar.gz archive, the only form that the toolkit unpacks"
+        yield problem(key, message, value=source, allowed=allowed)
+    elif not is_here:
         remedy = None if "://" in source else _packed(source, jobs, key)
         yield problem(key, "does not exist in the container", value=source, allowed=allowed, remedy=remedy)
     elif not Path(source).is_absolute():
