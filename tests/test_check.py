@@ -358,6 +358,13 @@ def test_extra_keys_cannot_hide_a_known_key(prepare):
     assert prepare(*LLAMA_K8S, "++recipes.extra_keys=[trainer]").nproc_per_node == 8
 
 
+@pytest.mark.parametrize("key", ["checkpointing.interval", "resources.gpu", "elastic_policy.x"])
+def test_extra_keys_do_not_reach_the_launcher_s_own_sections(problems, key):
+    (problem,) = problems(*LLAMA_K8S, f"++recipes.{key}=8", f"recipes.extra_keys=[{key}]")
+    assert (problem.code, problem.path, problem.value) == ("E335", "recipes.extra_keys", key)
+    assert all("extra_keys" not in (each.remedy or "") for each in problems(*LLAMA_K8S, f"++recipes.{key}=8"))
+
+
 def test_extra_keys_are_let_through_and_kept(prepare):
     key = "training_config.training_args.my_own"
     job = prepare(*LLAMA_K8S, f"++recipes.{key}=3", f"++recipes.extra_keys=[{key}]")
