@@ -149,6 +149,7 @@ FAULTS = [
     ((ELASTIC, "cluster.label_selector={required:{karpenter.sh/capacity-type:[spot]}}"), "E209", None, "Spot"),
     ((ELASTIC, "cluster.use_hyperpod_pytorch_job=false"), "E210", "cluster.use_hyperpod_pytorch_job", "Kubeflow"),
     ((ELASTIC, f"{ARGS}.override_training_dir=false"), "E212", f"{ARGS}.override_training_dir", "resumes"),
+    ((ELASTIC, f"{ARGS}.load_checkpoint=false"), "E212", f"{ARGS}.load_checkpoint", "from the start"),
     (("cluster_type=slurm",), "E213", "cluster_type", "cluster=k8s"),
     ((f"{ARGS}.ring_attn_size=3",), "E220", f"{ARGS}.ring_attn_size", "groups of 3"),
     (
@@ -408,6 +409,13 @@ def test_a_batch_that_divides_at_no_size_is_said_once(problems):
     assert "2, 4, 8, 16 nodes too" in even.message and "6 nodes too" in uneven.message
     planned = "++recipes.scale_config=auto plans it"
     assert uneven.remedy == planned and even.remedy.endswith(f"; or {planned}")  # no split of a batch that must go
+
+
+def test_an_elastic_job_of_the_open_trainer_resumes_whatever_is_set(prepare):
+    open_trainer = ("cluster.trainer=open", "container=registry.example/mine:1")
+    data = "recipes.training_config.datasets.train_data.file_path=/data"
+    job = prepare(*LLAMA_K8S, ELASTIC, f"{ARGS}.load_checkpoint=false", *open_trainer, data)
+    assert job.elastic and prepare(*LLAMA_K8S, f"{ARGS}.load_checkpoint=false")
 
 
 def test_a_size_without_a_batch_of_its_own_is_told_so(problems):

@@ -99,6 +99,8 @@ class RecipeKeys(NamedTuple):
     """Further keys of folders, or addresses, that receive results."""
     same_folder: str | None = None
     """Whether a restart continues in that folder."""
+    resumes: str | None = None
+    """Whether a restart loads the checkpoint there; None of programs whose restarts always do."""
     inputs: tuple[str, ...] = ()
     """Keys that name models and data that are read, beside those that the open trainer is given."""
     examples: Mapping[str, str] = {}

@@ -25,8 +25,8 @@ SIZES = tuple(
 """The keys that determine the sizes of a job: needed by every rule about sizes."""
 
 BATCH, SAME_FOLDER = "<batch>", "<same folder>"
-"""Placeholders in a rule's needs for keys that vary by family: those that distribute samples to ranks, and the
-one that keeps a restarted job in its folder."""
+"""Placeholders in a rule's needs for keys that vary by family: those that distribute samples to ranks, and
+those that let a restarted job resume from its folder."""
 
 ORDER = (
     *("N173", "N139", "N146", "N165", "N169", "N183", "N168", "N167", "N195"),  # what was typed, and files of users
@@ -199,7 +199,7 @@ def _import(*packages: str) -> None:
 def faulty_needs(checked: CheckedRecipe, faulty: Iterable[str]) -> frozenset[str]:
     """Return the needs that faulty keys affect: the keys themselves, and placeholders for one of them."""
     paths, keys = frozenset(faulty), checked.recipe.keys
-    own = {BATCH: keys.batch.dealt_by if keys.batch else (), SAME_FOLDER: (keys.same_folder,)}
+    own = {BATCH: keys.batch.dealt_by if keys.batch else (), SAME_FOLDER: (keys.same_folder, keys.resumes)}
     return paths | {
         need
         for need, names in own.items()

@@ -338,6 +338,7 @@ class Recipe(TrainingRecipe):
             sample_groups=(*BATCH_KEYS.sample_groups, f"{ARGS}.ulysses_sequence_parallel_size")
         ),
         left_to_image=(*TrainingRecipe.keys.left_to_image, *_DATA_FILES),
+        resumes=f"{ARGS}.load_checkpoint",
     )
 
     training_config: TrainingConfig
