@@ -150,6 +150,15 @@ FAULTS = [
     ((ELASTIC, "cluster.use_hyperpod_pytorch_job=false"), "E210", "cluster.use_hyperpod_pytorch_job", "Kubeflow"),
     ((ELASTIC, f"{ARGS}.override_training_dir=false"), "E212", f"{ARGS}.override_training_dir", "resumes"),
     ((ELASTIC, f"{ARGS}.load_checkpoint=false"), "E212", f"{ARGS}.load_checkpoint", "from the start"),
+    (
+        (
+            "recipes.run.hf_access_token={secretKeyRef: {name: a, key: b}}",
+            "env_vars.HF_TOKEN={secretKeyRef: {name: c, key: d}}",
+        ),
+        "E616",
+        "env_vars.HF_TOKEN",
+        "another secret",
+    ),
     (("cluster_type=slurm",), "E213", "cluster_type", "cluster=k8s"),
     ((f"{ARGS}.ring_attn_size=3",), "E220", f"{ARGS}.ring_attn_size", "groups of 3"),
     (
