@@ -143,7 +143,7 @@ def is_own(job: JobSpec) -> bool:
 
 
 def problems(job: JobSpec) -> tuple[Problem, ...]:
-    """Return a Problem if a job needs what this image lacks: fetched training code, its program, or the entrypoint."""
+    """Return the Problems of a job that needs what this image lacks: fetched code, its program, or the entrypoint."""
     git = job.config["git"]
     message = "your own image contains its code, and does not fetch any"
     remedy = "put the code into the image, or cluster.runtime=image"

@@ -18,7 +18,6 @@ from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, 
 _TABLE = "launcher/model/instances.csv"
 _SPECS = instances.SPECS
 _UNKNOWN = "is not an instance type of the table"
-_LABELS = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
 _COMPARED = {
     "accelerators": "accelerators",
     "processes": "processes",
@@ -178,7 +177,7 @@ def instance_types_are_unknown(planned: PlannedRecipe, notice: MakeNotice) -> It
         return
     selector = getattr(checked.settings, "label_selector", None)
     for terms in (selector.required, selector.preferred) if selector else ():
-        for label in _LABELS:
+        for label in instances.INSTANCE_LABELS:
             for name in (terms or {}).get(label, ()):
                 if checked.instance_of(name) is None:
                     yield notice(f"cluster.label_selector names {name}, which is not in the table")
