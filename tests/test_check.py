@@ -427,6 +427,11 @@ def test_an_elastic_job_of_the_open_trainer_resumes_whatever_is_set(prepare):
     assert job.elastic and prepare(*LLAMA_K8S, f"{ARGS}.load_checkpoint=false")
 
 
+def test_an_empty_table_of_sizes_is_one_problem(problems):
+    (problem,) = problems(*LLAMA_K8S, ELASTIC, "~recipes.scale_config", "+recipes.scale_config={}")
+    assert (problem.code, problem.path) == ("E202", "recipes.scale_config")
+
+
 def test_a_size_without_a_batch_of_its_own_is_told_so(problems):
     override = "++recipes.scale_config.5.training_config.training_args.learning_rate=1"
     (problem,) = problems(*LLAMA_K8S, ELASTIC, override)

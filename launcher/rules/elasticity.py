@@ -117,7 +117,7 @@ def scales_within_bounds(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
         return
     outside = [s for s in checked.scales if s.nodes and not policy.min_nodes <= s.nodes <= policy.max_nodes]
     allowed = f"{policy.min_nodes} to {policy.max_nodes} nodes"
-    if policy.min_nodes <= policy.max_nodes and len(outside) == len(checked.scales):
+    if outside and policy.min_nodes <= policy.max_nodes and len(outside) == len(checked.scales):
         sizes = ", ".join(str(s.nodes) for s in outside)
         bounds = {f"{POLICY}.min_nodes": policy.min_nodes, f"{POLICY}.max_nodes": policy.max_nodes}
         path = next(filter(checked.is_explicit, bounds), "recipes.scale_config")
