@@ -8,7 +8,7 @@ from launcher.common.problems import Notice, Problem
 from launcher.common.suggestions import did_you_mean
 from launcher.model import instances
 from launcher.model.backend_registry import described, is_serverless
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checked_recipe import PROCESSES, CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get
 from launcher.model.family_registry import interface
@@ -112,16 +112,17 @@ def descriptions_are_complete(checked: CheckedRecipe, problem: MakeProblem) -> I
             yield problem(_SPECS, f"{name} is described {count} times", allowed="one description of each type")
 
 
-@rule("E232", "instance_type", "recipes.trainer.devices", _SPECS, source=_TABLE)
+@rule("E232", "instance_type", *PROCESSES, _SPECS, source=_TABLE)
 def devices_exist(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A node cannot run more processes than it has devices for."""
     if checked.instance and checked.instance.processes and checked.devices > checked.instance.processes:
+        path = next(filter(checked.is_explicit, reversed(PROCESSES)), "recipes.trainer.devices")
         yield problem(
-            "recipes.trainer.devices",
+            path,
             f"{checked.instance.name} has {checked.instance.accelerators} accelerators",
             value=checked.devices,
             allowed=f"1 to {checked.instance.processes}",
-            remedy=f"recipes.trainer.devices={checked.instance.processes}",
+            remedy=f"{path}={checked.instance.processes}",
         )
 
 
