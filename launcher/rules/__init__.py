@@ -29,7 +29,18 @@ BATCH, SAME_FOLDER = "<batch>", "<same folder>"
 those that let a restarted job resume from its folder."""
 
 ORDER = (
-    *("N173", "N139", "N146", "N165", "N169", "N183", "N168", "N167", "N195"),  # what was typed, and files of users
+    *(
+        "N173",
+        "N139",
+        "N146",
+        "N165",
+        "N169",
+        "N183",
+        "N168",
+        "N167",
+        "N195",
+        "N193",
+    ),  # what was typed, and files of users
     *("N109", "N110", "N111", "N112", "N113", "N104"),  # the sizes, and what holds at each
     *("N161", "N160", "N162", "N163", "N164"),  # the hardware
     *("N101", "N108", "N102", "N103", "N124", "N125", "N115"),  # differences from the recipe

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 from launcher.common.problems import Notice, Problem
 from launcher.model.backend_registry import described, is_serverless
 from launcher.model.checked_recipe import PROCESSES, CheckedRecipe
+from launcher.model.config_tree import related
 from launcher.model.family_registry import interface
 from launcher.model.interface import BUNDLE_CONFIGS
 from launcher.model.job_spec import OPEN
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 FAMILY = "custom"
 _SCRIPT = "recipes.training_cfg"
+_PROGRAM = tuple(f"{_SCRIPT}.{key}" for key in ("entry_script", "entry_module", "script_args"))
 _BATCH = f"recipes.{BATCH_KEYS.train_batch_size}"
 _KEYS = "docs/decisions.md, A script of your own"
 _TRAINER = "cluster.trainer"
@@ -190,3 +192,15 @@ def batch_is_unstated(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[No
     """The launcher does not know how many samples a script uses per step unless its recipe states it."""
     if is_script(planned.checked) and planned.checked.composition.is_unstated(_BATCH):
         yield notice("the recipe states no batch for your script, so the plan counts one sample per rank")
+
+
+@notice_rule("N193", source=_KEYS)
+def commands_replace_scripts(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A start command of your own is run as it is, without the arguments of the script."""
+    checked = planned.checked
+    if not (is_script(checked) and checked.settings.start_command):
+        return
+    typed = [key for key in _PROGRAM if any(related(key, path) for path in checked.composition.explicit)]
+    if f"{_SCRIPT}.script_args" in typed:
+        verb = "has" if len(typed) == 1 else "have"
+        yield notice(f"cluster.command replaces the script: {' and '.join(typed)} {verb} no effect")
