@@ -4,6 +4,7 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S
 
 ARGS = "recipes.training_config.training_args"
+FSDP = f"{ARGS}.strategy.fsdp_config"
 PEFT = "recipes.training_config.model_config.peft_config"
 SCALE = "++recipes.scale_config"
 POLICY = "recipes.elastic_policy"
@@ -159,6 +160,9 @@ FAULTS = [
         "env_vars.HF_TOKEN",
         "another secret",
     ),
+    ((f"{ARGS}.trainer_type=dpo",), "E268", f"{ARGS}.trainer_type", "TrainingSFTSampleConverter"),
+    ((f"{ARGS}.beta=-1",), "E102", f"{ARGS}.beta", "greater than 0"),
+    ((f"{FSDP}.sharding_strategy=FULL_SHRD",), "E102", f"{FSDP}.sharding_strategy", "did you mean FULL_SHARD?"),
     (("cluster_type=slurm",), "E213", "cluster_type", "cluster=k8s"),
     ((f"{ARGS}.ring_attn_size=3",), "E220", f"{ARGS}.ring_attn_size", "groups of 3"),
     (
