@@ -4,6 +4,7 @@ import pytest
 from conftest import ELASTIC, LLAMA_K8S
 
 ARGS = "recipes.training_config.training_args"
+FSDP = f"{ARGS}.strategy.fsdp_config"
 PEFT = "recipes.training_config.model_config.peft_config"
 SCALE = "++recipes.scale_config"
 POLICY = "recipes.elastic_policy"
@@ -149,6 +150,19 @@ FAULTS = [
     ((ELASTIC, "cluster.label_selector={required:{karpenter.sh/capacity-type:[spot]}}"), "E209", None, "Spot"),
     ((ELASTIC, "cluster.use_hyperpod_pytorch_job=false"), "E210", "cluster.use_hyperpod_pytorch_job", "Kubeflow"),
     ((ELASTIC, f"{ARGS}.override_training_dir=false"), "E212", f"{ARGS}.override_training_dir", "resumes"),
+    ((ELASTIC, f"{ARGS}.load_checkpoint=false"), "E212", f"{ARGS}.load_checkpoint", "from the start"),
+    (
+        (
+            "recipes.run.hf_access_token={secretKeyRef: {name: a, key: b}}",
+            "env_vars.HF_TOKEN={secretKeyRef: {name: c, key: d}}",
+        ),
+        "E616",
+        "env_vars.HF_TOKEN",
+        "another secret",
+    ),
+    ((f"{ARGS}.trainer_type=dpo",), "E268", f"{ARGS}.trainer_type", "TrainingSFTSampleConverter"),
+    ((f"{ARGS}.beta=-1",), "E102", f"{ARGS}.beta", "greater than 0"),
+    ((f"{FSDP}.sharding_strategy=FULL_SHRD",), "E102", f"{FSDP}.sharding_strategy", "did you mean FULL_SHARD?"),
     (("cluster_type=slurm",), "E213", "cluster_type", "cluster=k8s"),
     ((f"{ARGS}.ring_attn_size=3",), "E220", f"{ARGS}.ring_attn_size", "groups of 3"),
     (
@@ -361,6 +375,13 @@ def test_extra_keys_cannot_hide_a_known_key(prepare):
     assert prepare(*LLAMA_K8S, "++recipes.extra_keys=[trainer]").nproc_per_node == 8
 
 
+@pytest.mark.parametrize("key", ["checkpointing.interval", "resources.gpu", "elastic_policy.x"])
+def test_extra_keys_do_not_reach_the_launcher_s_own_sections(problems, key):
+    (problem,) = problems(*LLAMA_K8S, f"++recipes.{key}=8", f"recipes.extra_keys=[{key}]")
+    assert (problem.code, problem.path, problem.value) == ("E335", "recipes.extra_keys", key)
+    assert all("extra_keys" not in (each.remedy or "") for each in problems(*LLAMA_K8S, f"++recipes.{key}=8"))
+
+
 def test_extra_keys_are_let_through_and_kept(prepare):
     key = "training_config.training_args.my_own"
     job = prepare(*LLAMA_K8S, f"++recipes.{key}=3", f"++recipes.extra_keys=[{key}]")
@@ -404,6 +425,18 @@ def test_a_batch_that_divides_at_no_size_is_said_once(problems):
     assert "2, 4, 8, 16 nodes too" in even.message and "6 nodes too" in uneven.message
     planned = "++recipes.scale_config=auto plans it"
     assert uneven.remedy == planned and even.remedy.endswith(f"; or {planned}")  # no split of a batch that must go
+
+
+def test_an_elastic_job_of_the_open_trainer_resumes_whatever_is_set(prepare):
+    open_trainer = ("cluster.trainer=open", "container=registry.example/mine:1")
+    data = "recipes.training_config.datasets.train_data.file_path=/data"
+    job = prepare(*LLAMA_K8S, ELASTIC, f"{ARGS}.load_checkpoint=false", *open_trainer, data)
+    assert job.elastic and prepare(*LLAMA_K8S, f"{ARGS}.load_checkpoint=false")
+
+
+def test_an_empty_table_of_sizes_is_one_problem(problems):
+    (problem,) = problems(*LLAMA_K8S, ELASTIC, "~recipes.scale_config", "+recipes.scale_config={}")
+    assert (problem.code, problem.path) == ("E202", "recipes.scale_config")
 
 
 def test_a_size_without_a_batch_of_its_own_is_told_so(problems):

@@ -439,6 +439,8 @@ def test_kubeflow_starts_the_program_of_such_an_image_by_torchrun(render):
         ("327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-recipes:llmft-v1.0.0", True),
         ("327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-recipes:verl-v1.0.0-eks", True),
         ("327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-recipes-verl-0-7-0:verl-v1.1.0-smtj-tf58", True),
+        ("327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-checkpointless-training:v1.0.0", True),
+        ("763104351884.dkr.ecr.us-east-1.amazonaws.com/sagemaker-evaluation:latest", True),
         ("me/hyperpod-recipes-own:1", False),
         ("me/own:hyperpod-recipes", False),
     ],

@@ -42,7 +42,6 @@ REFUSED = [
     (SFT, f"{ARGS}.ring_attn_size", "2", (f"recipes.{ARGS}.micro_train_batch_size=1",), "one rank"),
     (SFT, f"{ARGS}.ulysses_sequence_parallel_size", "2", (), "one rank"),
     (SFT, f"{FSDP}.auto_wrap_policy", "SIZE_BASED_WRAP", (), "transformer blocks"),
-    (SFT, f"{FSDP}.sharding_strategy", "SOME_SHARD", (), "FULL_SHARD"),
     (SFT, f"{FSDP}.state_dict_type", "LOCAL_STATE_DICT", (), "form of checkpoint"),
     (SFT, f"{ARGS}.trainer_callbacks", "[{_target_: os.system}]", (), "imported"),
     (SFT, STEPS, "[{type: Unheard}]", (), "unknown step type 'Unheard'"),

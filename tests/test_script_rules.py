@@ -159,3 +159,16 @@ def test_a_section_that_is_not_enabled_has_no_effect_and_is_noticed(prepare):
         notices = prepare(*SCRIPT, *CLUSTERS["sm_jobs"], ENTRY, given).notices
         found = [notice.message.partition(".enabled")[0] for notice in notices if notice.code == "N118"]
         assert found == [f"distribution.{name}" for name in idle]
+
+
+@pytest.mark.parametrize("key", [f"{CFG}.run.ntasks_per_node", "recipes.trainer.devices"])
+def test_processes_without_a_device_are_refused_under_the_key_that_was_typed(faults, key):
+    found = faults("k8s", ENTRY, "instance_type=g5.12xlarge", f"{key}=8")
+    assert found == [("E232", key, 8, f"{key}=4")]
+
+
+@pytest.mark.parametrize(("words", "keys"), [(("training_cfg.script_args=[{--aaa: 1}]",), 2), ((), 0)])
+def test_a_start_command_replaces_the_arguments_of_a_script(prepare, words, keys):
+    job = prepare(*SCRIPT, "cluster=k8s", ENTRY, "cluster.command=[a, b]", *words)
+    texts = [notice.message for notice in job.notices if notice.code == "N194"]
+    assert [text.count(f"{CFG}.") for text in texts] == ([keys] if keys else [])

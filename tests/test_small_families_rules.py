@@ -515,3 +515,17 @@ def test_the_adapter_s_program_may_be_another(render):
 
 def test_an_image_of_the_adapter_is_the_user_s(problems):
     assert found(problems, FALCON, *K8S, *FOLDERS) == [("E305", "container")]
+
+
+@pytest.mark.parametrize(
+    ("words", "path"),
+    [
+        ((LLAMA_LORA, *PLACES, WEIGHTS), "container"),
+        ((BENCHMARK, *EVALUATED), "cluster.runtime"),
+        ((BENCHMARK, *EVALUATED, "container=me/own:1"), "cluster.runtime"),
+    ],
+    ids=["checkpointless", "evaluation", "evaluation in an image of your own"],
+)
+def test_published_programs_are_not_in_an_image_with_our_entrypoint(problems, words, path):
+    (problem,) = problems(*words, *K8S, "cluster.runtime=launcher")
+    assert (problem.code, problem.path) == ("E367", path)

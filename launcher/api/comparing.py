@@ -17,8 +17,9 @@ from launcher.common.text_table import value_text
 from launcher.model.config_tree import is_index, leaves, static_tree
 from launcher.model.context import job_name
 from launcher.model.job_spec import Bundle
+from launcher.model.recipe_keys import LAUNCHER_KEYS
 from launcher.planning.explain import Sizes
-from launcher.planning.job_planner import LAUNCHER_KEYS, named
+from launcher.planning.job_planner import named
 from launcher.rules import hardware
 
 HOW = ("dry_run", "server_dry_run", "wait")

@@ -143,7 +143,7 @@ def is_own(job: JobSpec) -> bool:
 
 
 def problems(job: JobSpec) -> tuple[Problem, ...]:
-    """Return a Problem if a job needs features that this image lacks: fetched training code, or the entrypoint."""
+    """Return the Problems of a job that needs what this image lacks: fetched code, its program, or the entrypoint."""
     git = job.config["git"]
     message = "your own image contains its code, and does not fetch any"
     remedy = "put the code into the image, or cluster.runtime=image"
@@ -152,7 +152,10 @@ def problems(job: JobSpec) -> tuple[Problem, ...]:
         for key in ("repo_url_or_path", "branch", "commit")
         if git[key]
     ]
-    if job.image and is_published_image(job.image):
+    if interface(job).starts_itself:
+        message = "is for an image of your own, which lacks this recipe's program"
+        found.append(Problem("E367", "cluster.runtime", message, value="launcher", remedy="cluster.runtime=image"))
+    elif job.image and is_published_image(job.image):
         message = "is the published image, which lacks this launcher's entrypoint"
         remedy = "container=<image built with recipes container>, or cluster.runtime=image"
         found.append(Problem("E367", "container", message, value=job.image, remedy=remedy))

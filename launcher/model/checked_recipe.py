@@ -28,6 +28,9 @@ from launcher.model.recipe_keys import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import SizePlan
 from launcher.model.validation import is_field, type_problems
 
+PROCESSES = ("recipes.training_cfg.run.ntasks_per_node", "recipes.trainer.devices")
+"""Keys of the processes per node: the first, of a script, is the default of the second."""
+
 
 class SizedRecipe(NamedTuple):
     """The typed recipe at one size."""
@@ -156,7 +159,7 @@ class CheckedRecipe(NamedTuple):
     def devices(self) -> int:
         """Processes per node: the recipe's, but no more than the instance has unless an override sets them."""
         wanted = self.recipe.trainer.devices or 1  # None in the placeholder for a faulty one
-        if self.instance and self.instance.processes and not self.is_explicit("recipes.trainer.devices"):
+        if self.instance and self.instance.processes and not any(map(self.is_explicit, PROCESSES)):
             return min(wanted, self.instance.processes)
         return wanted
 

@@ -16,7 +16,7 @@ SEVERAL_NODES = {
 }
 """Variables of a job of several nodes with accelerators. Source: the LLMFT image's interface, and the published
 launcher's script for Slurm."""
-_SECRETS = {"HF_TOKEN": "recipes.run.hf_access_token", "GIT_TOKEN": "git.token"}
+SECRET_KEYS = {"HF_TOKEN": "recipes.run.hf_access_token", "GIT_TOKEN": "git.token"}
 """Variable that carries each secret of the recipe. HF_TOKEN is what the Hugging Face libraries read."""
 
 
@@ -47,7 +47,7 @@ def secret_variables(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def secret_references(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield variable, dotted path and reference of every secret that the configuration names."""
-    named = {name: (path, get(config, path)) for name, path in _SECRETS.items()}
+    named = {name: (path, get(config, path)) for name, path in SECRET_KEYS.items()}
     named |= {name: (f"env_vars.{name}", value) for name, value in (config.get("env_vars") or {}).items()}
     yield from ((name, path, ref) for name, (path, ref) in named.items() if isinstance(ref, Mapping))
 

@@ -13,6 +13,9 @@ SPECS = "recipes.instance_specs"
 SPEC_EXAMPLE = "{name: %s, accelerators: 8, accelerator: gpu, efa_devices: 16, vcpus: 192, memory_gib: 2048}"
 """An item of the key, for a type's name."""
 
+INSTANCE_LABELS = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
+"""Labels of a node that name its type. Source: Kubernetes, Well-Known Labels, Annotations and Taints."""
+
 COUNTED_MEMORY_GIB = {"ml.p5.48xlarge": 640}
 """GiB that a node counts in a quota, if less than all of its memory.
 

@@ -22,14 +22,19 @@ WORKERS = "workers"
 """The role that every family has: the processes that train."""
 HEAD, SUBMITTER = "head", "submitter"
 """Roles of a Ray job: the head of its cluster, which trains nothing, and what gives it the program to run."""
+_PUBLISHED = "|".join(
+    (r"hyperpod-recipes(-verl-[\d-]+)?", "hyperpod-checkpointless-training", "sagemaker-evaluation")
+    + ("mtrl-recipes", r"nova-[a-z-]+-repo")
+)
+"""Names of the published images, as patterns."""
 
 
 def is_published_image(image: str) -> bool:
-    """Return whether an image is the published one, whose program is closed.
+    """Return whether an image is a published one, whose program is closed.
 
-    Source: the images of the published recipes of LLMFT and verl, of which later ones have a release in the name.
+    Source: the images of the published recipes; later ones of verl have a release in the name.
     """
-    return re.search(r"/hyperpod-recipes(-verl-[\d-]+)?:", image) is not None
+    return re.search(rf"/({_PUBLISHED}):", image) is not None
 
 
 class Entry(Enum):

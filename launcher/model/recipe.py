@@ -350,11 +350,6 @@ class RecipeBase(Model, ABC):
         return None
 
     @property
-    def resumes_in_same_folder(self) -> bool:
-        """Whether a restart continues in the folder that the last start wrote."""
-        return True
-
-    @property
     def model_parallel_size(self) -> int:
         """Ranks that work on one batch, each with a part of the model."""
         return 1

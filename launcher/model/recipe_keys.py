@@ -8,6 +8,12 @@ from launcher.model.base_model import Model, ShareSize
 BatchName = Literal["train_batch_size", "micro_train_batch_size", "learning_rate"]
 """The numbers of a batch that a plan determines."""
 
+LAUNCHER_KEYS = ("extra_keys", "labels", "planner", "checkpointing", "instance_specs", "elastic_policy")
+"""Keys of a recipe that only the launcher reads, as written. The published configurations of a size
+have no elastic_policy either: the operator chooses sizes."""
+_FOR_LAUNCHER = (*LAUNCHER_KEYS, "resources", "scale_config")
+"""The same, with those that no program reads, although a configuration may have them."""
+
 
 class UnevenBatch(Model):
     """Samples per optimizer step of each rank if they do not divide evenly."""
@@ -93,6 +99,8 @@ class RecipeKeys(NamedTuple):
     """Further keys of folders, or addresses, that receive results."""
     same_folder: str | None = None
     """Whether a restart continues in that folder."""
+    resumes: str | None = None
+    """Whether a restart loads the checkpoint there; None of programs whose restarts always do."""
     inputs: tuple[str, ...] = ()
     """Keys that name models and data that are read, beside those that the open trainer is given."""
     examples: Mapping[str, str] = {}
@@ -105,3 +113,7 @@ class RecipeKeys(NamedTuple):
     """Sections that the program reads as they are: models of `Passed`."""
     launcher_only: tuple[str, ...] = ()
     """Keys that the family's parts have for the launcher; the program's configuration lacks them."""
+
+    def is_read_by_program(self, path: str) -> bool:
+        """Return whether the program's configuration may have a key: not one of a section for the launcher."""
+        return not any(f"{path}.".startswith(f"{section}.") for section in (*_FOR_LAUNCHER, *self.launcher_only))

@@ -85,8 +85,3 @@ class TrainingRecipe(RecipeBase):
     def mlflow(self) -> Mlflow:
         """How the job is tracked."""
         return self.training_config.mlflow
-
-    @property
-    def resumes_in_same_folder(self) -> bool:
-        """Whether a restart continues in the folder that the last start wrote."""
-        return self.training_config.training_args.override_training_dir

@@ -18,7 +18,9 @@ from launcher.model.backend_registry import descriptions
 from launcher.model.capabilities import REFERENCES
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get, is_index, leaves, prefixes
+from launcher.model.family_registry import family_of
 from launcher.model.recipe import RecipeBase
+from launcher.model.recipe_keys import RecipeKeys
 
 _NO_TEXT = r"true|false|null|[-+.\de]{1,8}"
 """A value that cannot be a secret, whatever its name."""
@@ -294,7 +296,16 @@ def _with_places(tree: Mapping[str, Any], problems: Sequence[Problem]) -> list[P
             rest = whole.removeprefix(unknown)
             remedy = question([f"{place}{rest}" for place in places[:3]])
             placed[i] = dataclasses.replace(problem, path=whole, remedy=remedy)
-    unread = [p for p in placed if p.code == "E101" and not p.remedy and p.path.startswith("recipes.")]
+    family = family_of(tree["recipes"])
+    own = RecipeKeys() if isinstance(family, Problem) else family.keys
+    unread = [
+        problem
+        for problem in placed
+        if problem.code == "E101"
+        and not problem.remedy
+        and problem.path.startswith("recipes.")
+        and own.is_read_by_program(without_size(problem.path))
+    ]
     keys = [*(declared if isinstance(declared, list) else ()), *(without_size(p.path) for p in unread)]
     remedy = f"recipes.extra_keys=[{','.join(dict.fromkeys(map(str, keys)))}] if your training code reads "
     remedy += "it" if len(unread) == 1 else "them"

@@ -24,11 +24,8 @@ from launcher.model.job_spec import (
     start_size,
 )
 from launcher.model.recipe import ElasticSettings, Mlflow
+from launcher.model.recipe_keys import LAUNCHER_KEYS
 from launcher.rules.custom import is_script
-
-LAUNCHER_KEYS = ("extra_keys", "labels", "planner", "checkpointing", "instance_specs", "elastic_policy")
-"""Keys of a recipe that only the launcher reads, as written. The published configurations of a size
-have no elastic_policy either: the operator chooses sizes."""
 
 
 def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:

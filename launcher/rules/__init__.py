@@ -25,11 +25,11 @@ SIZES = tuple(
 """The keys that determine the sizes of a job: needed by every rule about sizes."""
 
 BATCH, SAME_FOLDER = "<batch>", "<same folder>"
-"""Placeholders in a rule's needs for keys that vary by family: those that distribute samples to ranks, and the
-one that keeps a restarted job in its folder."""
+"""Placeholders in a rule's needs for keys that vary by family: those that distribute samples to ranks, and
+those that let a restarted job resume from its folder."""
 
 ORDER = (
-    *("N173", "N139", "N146", "N165", "N169", "N183", "N168", "N167", "N195"),  # what was typed, and files of users
+    *("N173", "N139", "N146", "N165", "N169", "N183", "N168", "N167", "N195", "N194"),  # what was typed, users' files
     *("N109", "N110", "N111", "N112", "N113", "N104"),  # the sizes, and what holds at each
     *("N161", "N160", "N162", "N163", "N164"),  # the hardware
     *("N101", "N108", "N102", "N103", "N124", "N125", "N115"),  # differences from the recipe
@@ -199,7 +199,7 @@ def _import(*packages: str) -> None:
 def faulty_needs(checked: CheckedRecipe, faulty: Iterable[str]) -> frozenset[str]:
     """Return the needs that faulty keys affect: the keys themselves, and placeholders for one of them."""
     paths, keys = frozenset(faulty), checked.recipe.keys
-    own = {BATCH: keys.batch.dealt_by if keys.batch else (), SAME_FOLDER: (keys.same_folder,)}
+    own = {BATCH: keys.batch.dealt_by if keys.batch else (), SAME_FOLDER: (keys.same_folder, keys.resumes)}
     return paths | {
         need
         for need, names in own.items()

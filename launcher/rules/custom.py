@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, cast
 
 from launcher.common.problems import Notice, Problem
 from launcher.model.backend_registry import described, is_serverless
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checked_recipe import PROCESSES, CheckedRecipe
+from launcher.model.config_tree import related
 from launcher.model.family_registry import interface
 from launcher.model.interface import BUNDLE_CONFIGS
 from launcher.model.job_spec import OPEN
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 
 FAMILY = "custom"
 _SCRIPT = "recipes.training_cfg"
+_PROGRAM = tuple(f"{_SCRIPT}.{key}" for key in ("entry_script", "entry_module", "script_args"))
 _BATCH = f"recipes.{BATCH_KEYS.train_batch_size}"
-_PROCESSES = (f"{_SCRIPT}.run.ntasks_per_node", "recipes.trainer.devices")
 _KEYS = "docs/decisions.md, A script of your own"
 _TRAINER = "cluster.trainer"
 _REVISION = ("repo_url_or_path", "branch", "commit", "token")
@@ -151,16 +152,16 @@ def states_no_processes(checked: CheckedRecipe) -> bool:
     instance = checked.instance
     if not is_script(checked) or instance is None or checked.recipe.trainer.devices >= instance.processes:
         return False
-    return all(checked.composition.is_unstated(path) for path in _PROCESSES) and not is_serverless(checked)
+    return all(checked.composition.is_unstated(path) for path in PROCESSES) and not is_serverless(checked)
 
 
-@rule("E109", *_PROCESSES, "instance_type", "cluster", source="launcher/model/instances.csv")
+@rule("E109", *PROCESSES, "instance_type", "cluster", source="launcher/model/instances.csv")
 def processes_are_stated(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """One process per node leaves all devices but one idle, although they are billed. A serverless job plans none."""
     if checked.instance and states_no_processes(checked):
         most = checked.instance.processes
         yield problem(
-            _PROCESSES[0],
+            PROCESSES[0],
             f"the number of processes per node is missing: {checked.instance.name} has devices for {most}",
             value=checked.recipe.trainer.devices,
             remedy=f"training_cfg.run.ntasks_per_node={most}",
@@ -197,3 +198,15 @@ def batch_is_unstated(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[No
     """The launcher does not know how many samples a script uses per step unless its recipe states it."""
     if is_script(planned.checked) and planned.checked.composition.is_unstated(_BATCH):
         yield notice("the recipe states no batch for your script, so the plan counts one sample per rank")
+
+
+@notice_rule("N194", source=_KEYS)
+def commands_replace_scripts(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """A start command of your own is run as it is, without the arguments of the script."""
+    checked = planned.checked
+    if not (is_script(checked) and checked.settings.start_command):
+        return
+    typed = [key for key in _PROGRAM if any(related(key, path) for path in checked.composition.explicit)]
+    if f"{_SCRIPT}.script_args" in typed:
+        verb = "has" if len(typed) == 1 else "have"
+        yield notice(f"cluster.command replaces the script: {' and '.join(typed)} {verb} no effect")

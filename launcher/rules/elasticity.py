@@ -9,7 +9,7 @@ from launcher.model.capabilities import Scaling
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import AUTO, get, leaves, size_of
 from launcher.model.family_registry import interface
-from launcher.model.job_spec import start_size
+from launcher.model.job_spec import OPEN, start_size
 from launcher.model.size_plan import spans
 from launcher.rules import SAME_FOLDER, SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
@@ -117,7 +117,7 @@ def scales_within_bounds(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
         return
     outside = [s for s in checked.scales if s.nodes and not policy.min_nodes <= s.nodes <= policy.max_nodes]
     allowed = f"{policy.min_nodes} to {policy.max_nodes} nodes"
-    if policy.min_nodes <= policy.max_nodes and len(outside) == len(checked.scales):
+    if outside and policy.min_nodes <= policy.max_nodes and len(outside) == len(checked.scales):
         sizes = ", ".join(str(s.nodes) for s in outside)
         bounds = {f"{POLICY}.min_nodes": policy.min_nodes, f"{POLICY}.max_nodes": policy.max_nodes}
         path = next(filter(checked.is_explicit, bounds), "recipes.scale_config")
@@ -188,17 +188,15 @@ def needs_the_operator(checked: CheckedRecipe, problem: MakeProblem) -> Iterator
     source=f"{PAGE}, Monitor training on MLFlow (note on the training directory)",
 )
 def keeps_its_training_dir(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A restart in a new directory would not find the checkpoint."""
-    key = checked.recipe.keys.same_folder
-    if key and checked.is_elastic and not checked.recipe.resumes_in_same_folder:
-        path = f"recipes.{key}"
-        yield problem(
-            path,
-            "an elastic job resumes from the directory it wrote, so every restart must use the same one",
-            value=False,
-            allowed="true",
-            remedy=f"{path}=true",
-        )
+    """A restart in a new directory would not find the checkpoint; the open trainer loads its own whatever is set."""
+    keys, tree = checked.recipe.keys, checked.recipe_tree
+    messages = {keys.same_folder: "an elastic job resumes from the directory it wrote, so every restart must use it"}
+    if checked.trainer != OPEN:
+        messages[keys.resumes] = "an elastic job restarts at each size, and would train from the start each time"
+    for key, message in messages.items() if checked.is_elastic else ():
+        if key and get(tree, key) is False:
+            path = f"recipes.{key}"
+            yield problem(path, message, value=False, allowed="true", remedy=f"{path}=true")
 
 
 @rule("E219", f"{POLICY}.resize", "cluster", source="hyperpod_elastic_agent 1.1.3, ipr_hyperpod_elastic_agent.py")

@@ -9,7 +9,7 @@ from launcher.common.suggestions import did_you_mean
 from launcher.common.texts import counted
 from launcher.model import instances
 from launcher.model.backend_registry import described, is_serverless
-from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.checked_recipe import PROCESSES, CheckedRecipe
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get
 from launcher.model.family_registry import interface
@@ -20,7 +20,6 @@ _TABLE = "launcher/model/instances.csv"
 _SPECS = instances.SPECS
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNKNOWN = "is not an instance type of the table"
-_LABELS = ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type")
 _COMPARED = {
     "accelerators": "accelerators",
     "processes": "processes",
@@ -115,16 +114,17 @@ def descriptions_are_complete(checked: CheckedRecipe, problem: MakeProblem) -> I
             yield problem(_SPECS, f"{name} is described {count} times", allowed="one description of each type")
 
 
-@rule("E232", "instance_type", "recipes.trainer.devices", _SPECS, source=_TABLE)
+@rule("E232", "instance_type", *PROCESSES, _SPECS, source=_TABLE)
 def devices_exist(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A node cannot run more processes than it has devices for."""
     if checked.instance and checked.instance.processes and checked.devices > checked.instance.processes:
+        path = next(filter(checked.is_explicit, reversed(PROCESSES)), "recipes.trainer.devices")
         yield problem(
-            "recipes.trainer.devices",
+            path,
             f"{checked.instance.name} has {checked.instance.accelerators} accelerators",
             value=checked.devices,
             allowed=f"1 to {checked.instance.processes}",
-            remedy=f"recipes.trainer.devices={checked.instance.processes}",
+            remedy=f"{path}={checked.instance.processes}",
         )
 
 
@@ -180,7 +180,7 @@ def instance_types_are_unknown(planned: PlannedRecipe, notice: MakeNotice) -> It
         return
     selector = getattr(checked.settings, "label_selector", None)
     for terms in (selector.required, selector.preferred) if selector else ():
-        for label in _LABELS:
+        for label in instances.INSTANCE_LABELS:
             for name in (terms or {}).get(label, ()):
                 if checked.instance_of(name) is None:
                     yield notice(f"cluster.label_selector names {name}, which is not in the table")

@@ -12,6 +12,7 @@ from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.config_tree import ABSENT, get, lookup
 from launcher.model.job_spec import OPEN
+from launcher.model.validation import is_field
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
 MODEL = "recipes.training_config.model_config.model_name_or_path"
@@ -81,6 +82,16 @@ def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Noti
     if empty and described(checked.backend).files.has_containers and checked.trainer != OPEN:
         verb = "is" if len(empty) == 1 else "are"
         yield notice(f"{', '.join(empty)} {verb} empty: the container's own default applies")
+
+
+@rule("E335", "recipes.extra_keys", source=_TYPES)
+def extra_keys_reach_the_program(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The program's configuration lacks the sections that only the launcher reads, and it knows all keys of these."""
+    recipe = checked.recipe
+    for key in recipe.extra_keys or ():
+        if not (recipe.keys.is_read_by_program(key) or is_field(type(recipe), key)):
+            message = "names a key of a section that only the launcher reads: it would not reach your code"
+            yield problem("recipes.extra_keys", message, value=key, remedy=f"leave {key} out")
 
 
 @notice_rule("N127", source=_TYPES)

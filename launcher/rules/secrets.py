@@ -19,8 +19,8 @@ from launcher.common.secret_names import is_secret, names_secret
 from launcher.common.syntax import SET_BY_BASH, VARIABLE_NAME
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.config_tree import leaves
-from launcher.model.environment import secret_references
+from launcher.model.config_tree import get, leaves
+from launcher.model.environment import SECRET_KEYS, secret_references
 from launcher.model.recipe import SecretRef
 from launcher.model.start_script import as_commands
 from launcher.rules import MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
@@ -207,6 +207,17 @@ def addresses_are_reachable(checked: CheckedRecipe, problem: MakeProblem) -> Ite
         if ref.secretKeyRef:
             message = "the process that follows the job sends the message, and cannot read a Kubernetes Secret"
             yield problem(f"notify.{i}", message, allowed="{env: NAME}", remedy='"notify=[{env:NAME}]"')
+
+
+@rule("E616", "recipes.run.hf_access_token", "git.token", "env_vars", source=_DECISION)
+def secrets_have_one_source(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """A variable has one value: of two different references, one would have no effect."""
+    for variable, key in SECRET_KEYS.items():
+        tree, path = checked.composition.tree, f"env_vars.{variable}"
+        first, second = get(tree, key), get(tree, path)
+        if first and is_reference(second) and first != second:
+            message = f"is also the variable of {key}, which refers to another secret"
+            yield problem(path, message, remedy=f"leave one of them out: {key}=null or ~{path}")
 
 
 @rule("E605", "recipes.run.hf_access_token", "git.token", "env_vars", source=_DECISION)

@@ -3,6 +3,8 @@
 import pytest
 from conftest import ELASTIC, LLAMA_K8S
 
+from launcher.model.instances import INSTANCE_LABELS
+
 MONITORS = "cluster.run_policy.logMonitoringConfiguration"
 CLASSES = "recipes.elastic_policy.preemption"
 KUBEFLOW = "cluster.use_hyperpod_pytorch_job=false"
@@ -68,6 +70,21 @@ FAULTS = [
         "E308",
         "cluster.label_selector.weights",
         [1, 2],
+    ),
+    *(
+        (
+            (f"cluster.label_selector={{required: {{{label}: [ml.g5.xlarge]}}}}",),
+            "E328",
+            f"cluster.label_selector.required.{label}",
+            ["ml.g5.xlarge"],
+        )
+        for label in INSTANCE_LABELS
+    ),
+    (
+        ("cluster.label_selector={required: {a: [b]}}", "cluster.node_selector={a: c}"),
+        "E328",
+        "cluster.label_selector.required.a",
+        ["b"],
     ),
     (("cluster.label_selector={weights: [1]}",), "E308", "cluster.label_selector.weights", [1]),
     (
@@ -168,6 +185,8 @@ FINE = [
     ("cluster.tolerations=[{key: a, operator: Exists, effect: NoExecute, tolerationSeconds: 5}]",),
     ("cluster.label_selector={preferred: {a: [b]}, weights: [1]}",),
     ("cluster.label_selector={preferred: {a: [b]}}",),
+    ("cluster.label_selector={required: {a: [b, c]}}", "cluster.node_selector={a: c}"),
+    ("cluster.label_selector={required: {node.kubernetes.io/instance-type: [ml.g5.xlarge, ml.p5.48xlarge]}}",),
     (KUBEFLOW, "cluster.cleanPodPolicy=Running"),
     (monitors("name: a, logPattern: '(b)', operator: gt, metricThreshold: 0, metricEvaluationDataPoints: 2"),),
     (QUEUE, f"cluster.preferred_topology={NEAR}", "cluster.spares=1", "cluster.workload_priority_class=a"),

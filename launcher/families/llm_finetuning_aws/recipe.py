@@ -166,7 +166,7 @@ class FsdpConfig(Model):
     Needs sync_module_states."""
     forward_prefetch: bool
     """true gathers the next block during the forward pass. Helps models limited by the CPU."""
-    sharding_strategy: str
+    sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"]
     """FULL_SHARD spreads states over all ranks: least memory, traffic between nodes. HYBRID_SHARD spreads them within
     a node and replicates across nodes: faster where one node can hold them."""
     state_dict_type: str
@@ -292,7 +292,7 @@ class TrainingArgs(BatchArgs):
     # preference optimisation (trainer_type: dpo)
     M: int | None = None
     """DPO only. A sampling number of the image's trainer; every published recipe has 1."""
-    beta: float | None = None
+    beta: Annotated[float, Field(gt=0)] | None = None
     """DPO only. How closely the model follows the reference: higher stays closer, lower follows the preferences
     further."""
     label_smoothing: float | None = None
@@ -338,6 +338,7 @@ class Recipe(TrainingRecipe):
             sample_groups=(*BATCH_KEYS.sample_groups, f"{ARGS}.ulysses_sequence_parallel_size")
         ),
         left_to_image=(*TrainingRecipe.keys.left_to_image, *_DATA_FILES),
+        resumes=f"{ARGS}.load_checkpoint",
     )
 
     training_config: TrainingConfig

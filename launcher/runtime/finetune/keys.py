@@ -34,7 +34,6 @@ from launcher.runtime.finetune.settings import LOSSES
 ARGS, MODEL, DATA = (f"training_config.{name}" for name in ("training_args", "model_config", "datasets"))
 STEPS = f"{DATA}.preprocessor_cfgs"
 _FSDP, _LORA = "strategy.fsdp_config", "peft_config"
-_SHARDING = ("FULL_SHARD", "HYBRID_SHARD", "SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2", "NO_SHARD")
 
 _LOGGED_BY_MLFLOW = "metrics go to MLflow and to metrics.jsonl"
 _OF_SHARDING = "always so with this sharding"
@@ -320,12 +319,6 @@ _TRAINING = section(
     done(
         f"{_FSDP}.sharding_strategy",
         "FULL_SHARD, HYBRID_SHARD, SHARD_GRAD_OP by FSDP2; NO_SHARD by DDP",
-        refused(
-            "any other",
-            not_in(*_SHARDING),
-            f"the open trainer has {', '.join(name for name in _SHARDING if name[0] != '_')}",
-            "FULL_SHARD",
-        ),
     ),
     done(
         f"{_FSDP}.state_dict_type",

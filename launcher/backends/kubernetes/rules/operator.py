@@ -7,7 +7,7 @@ from itertools import pairwise
 from launcher.backends.kubernetes.job_options import KIND_NAMES, JobKind, LogMonitor, k8s_options, kind_of
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.instances import canonical
+from launcher.model.instances import INSTANCE_LABELS, canonical
 from launcher.rules import MakeProblem, rule
 
 _KUBEFLOW = "Kubeflow Training Operator, PyTorchJob v1"
@@ -182,6 +182,25 @@ def instance_is_selected_once(checked: CheckedRecipe, problem: MakeProblem) -> I
             is_same = canonical(str(value)) == canonical(checked.launch.instance_type)
             remedy = f"leave out {path}" + ("" if is_same else f", and set instance_type={value}")
             yield problem(path, "is set from instance_type", value=value, remedy=remedy)
+
+
+@rule(
+    "E328",
+    *("cluster.label_selector", "cluster.node_selector", "cluster.instance_type_label", "instance_type"),
+    source="Kubernetes, Assigning Pods to Nodes: nodes satisfy both nodeSelector and nodeAffinity",
+)
+def selectors_agree(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """No node has two values of one label, so a pod that requires both stays pending."""
+    settings, instance_type = k8s_options(checked), checked.resources.instance_type
+    selected = dict(settings.node_selector or {})
+    types = dict.fromkeys(INSTANCE_LABELS, instance_type) if instance_type else {}
+    for label, values in (getattr(settings.label_selector, "required", None) or {}).items():
+        known = [canonical(each) for each in values] if label in types else values
+        if (own := (selected | types).get(label, known[0])) not in known:
+            key = "instance_type" if label in types else f"cluster.node_selector.{label}"
+            remedy = f"leave it out, or {' or '.join(f'{key}={each}' for each in known[:3])}"
+            message = f"excludes {own}, which {key} selects"
+            yield problem(f"cluster.label_selector.required.{label}", message, value=values, remedy=remedy)
 
 
 @rule(
