@@ -187,6 +187,16 @@ def test_remove_refuses_named_jobs_all_at_once_and_removes_none(results, cluster
     assert removed["job"] == "failed" and removed["bytes"] > 1000 and not (results / "failed").exists()
 
 
+def test_a_job_here_that_has_lost_its_run_folder_is_unknown_and_can_be_removed(results, capsys):
+    assert cli.run(["jobs", "--backend", "local", "--json"]) == 0
+    assert [(each["job"], each["state"]) for each in json.loads(capsys.readouterr().out)] == [("failed", None)]
+    for command in (["status", "failed"], ["wait", "failed"], ["cancel", "failed"]):
+        assert cli.run(command) == 2
+        assert "E414" in (err := capsys.readouterr().err) and "run/state.json\n" in err
+    assert cli.run(["jobs", "remove", "failed", "--yes"]) == 0
+    assert not (results / "failed").exists()
+
+
 @pytest.mark.parametrize("words", [[], ["--all"], ["failed", "--state", "failed"], ["failed", "--all"]], ids=" ".join)
 def test_remove_needs_jobs_or_filters(results, cluster, capsys, words):
     assert cli.run(["jobs", "remove", "--yes", *words]) == 2
