@@ -335,6 +335,8 @@ class LogLine(NamedTuple):
     """`stdout` or `stderr`; None where one log has both."""
     writer: str = ""
     """Who wrote it in words, if not `rank <n>`: `rank <n> on <host>` in another host's log, the ranks of a pod."""
+    until_s: float | None = None
+    """When it had been written, in seconds since the epoch, if its time is unknown; None if that is unknown too."""
 
     def shown(self, *, with_writer: bool, with_attempt: bool = False) -> str:
         """Return the line as commands print it."""
@@ -361,4 +363,4 @@ class LogSelection(NamedTuple):
     """Whether a line of its own marks the start of each attempt."""
     is_excerpt: bool = False
     """Whether only the lines that may show an error are read: `LAST_LINES` of a log that has only times, and of a
-    file the end and the part after its first error. Their time is then that of the log's last line at the latest."""
+    file the end and the part after its first error, with the times of the file."""
