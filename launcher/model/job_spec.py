@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from launcher.common.problems import Notice
-from launcher.common.texts import bounded
+from launcher.common.texts import bounded, plain
 from launcher.model.instances import Instance
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
@@ -346,6 +346,8 @@ class LogLine(NamedTuple):
             words = f"== {self.text}" if self.kind == "attempt" else f"{self.kind}  {self.text}"
         if not with_writer or (self.rank is None and not self.writer):
             return words
+        if "\r" in words:
+            words = plain(words)  # it would remove the writer with the earlier states of a progress bar
         attempt = f", attempt {self.attempt}" if with_attempt and self.attempt is not None else ""
         return f"{self.writer or f'rank {self.rank}'}{attempt} | {words}"
 
