@@ -18,6 +18,8 @@ from launcher.model.failure import ErrorLine, failure_from, to_data
 from launcher.model.following import Start, Tail, own_time_s
 from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogLine, LogSelection
 from launcher.operator import failures as operator_failures
+from launcher.operator.control_loop import in_one_line
+from launcher.operator.event_log import EventWriter, job_events
 from launcher.operator.snapshot import Attempt, Snapshot, publish, read_snapshot
 from launcher.operator.types import Cause, Fault
 
@@ -286,6 +288,27 @@ def test_a_pattern_takes_linear_time_and_a_wrong_one_is_a_problem():
     for wrong in ("(a", "(?=a)", r"(a)\1", 3):
         with pytest.raises(ProblemsFound, match="E728"):
             log_stream.searched(wrong)
+
+
+# Events
+
+
+def test_an_event_names_its_node_once(tmp_path):
+    fields = {"node": 1, "cause": "a worker failed"}
+    EventWriter(tmp_path).add("fault", "node 1: a worker failed (local rank 0 exited with code 1)", fields)
+    EventWriter(tmp_path).add("scenario", "worker 3 crashes", {"node": 1})
+    assert [(each.about, each.message) for each in job_events(tmp_path, lambda: True, None)] == [
+        ("node 1", "a worker failed (local rank 0 exited with code 1)"),
+        ("node 1", "worker 3 crashes"),
+    ]
+
+
+def test_the_end_of_a_failed_job_is_one_line_with_its_first_error():
+    message = "rank 0 (node 0, local rank 0) exited with code 1:\nsome output"
+    failure = Failure(ErrorLine(DISK, 0))
+    assert in_one_line(message, failure) == f"rank 0 (node 0, local rank 0) exited with code 1: {DISK}"
+    assert in_one_line(message, None) == "rank 0 (node 0, local rank 0) exited with code 1"
+    assert in_one_line("node 0: the node hangs", failure) == "node 0: the node hangs"
 
 
 # Real failures of real jobs
