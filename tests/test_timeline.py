@@ -9,7 +9,9 @@ import pytest
 from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 
 from launcher import timeline
+from launcher.api import timelines
 from launcher.common.job_lock import lock
+from launcher.common.problems import ProblemsFound
 from launcher.timeline.build import build, preserved
 from launcher.timeline.records import Launch, LaunchReader, parse_event
 
@@ -839,6 +841,24 @@ def test_a_launch_begins_with_its_last_launch_event(run_dir):
     assert launch.time == job.now + 10
     assert [event.kind for event in launch.events] == ["launched", "starting", "running"]
     assert [len(each) for each in (launch.steps, launch.starts, launch.earlier_steps)] == [1, 1, 3]
+
+
+def test_an_earlier_launch_has_its_own_records(run_dir):
+    job = first_attempt(run_dir, steps=3)
+    job.save()
+    job.end("failed")
+    before = timeline.read(run_dir)
+    again = Job(run_dir, launched=job.now + 10)
+    again.start([0])
+    again.end()
+    assert timeline.read(run_dir, launch=0) == before != timeline.read(run_dir)
+    assert timeline.read(run_dir, launch=1) == timeline.read(run_dir)
+    written = timeline.write(run_dir, 0)
+    assert written == before and not timeline.report_files(run_dir)
+    assert (run_dir / "timeline-0.txt").read_text() == timeline.text(before)
+    assert timelines.read(run_dir, launch=0) == before
+    with pytest.raises(ProblemsFound, match="E706 --launch"):
+        timelines.read(run_dir, launch=2)
 
 
 def test_skipped_steps_and_single_counts_are_reported(run_dir):

@@ -330,15 +330,19 @@ class Job:
 
         return Table(each._asdict() for each in results.results(store.read(self.folder)[0]))
 
-    def timeline(self) -> "Timeline":
-        """Return when the last launch changed its size and why, what each change took, and its goodput.
+    def timeline(self, launch: int | None = None) -> "Timeline":
+        """Return when a launch changed its size and why, what each change took, and its goodput.
+
+        Args:
+            launch: Its number, from 0; None for the last.
 
         Raises:
-            ProblemsFound: This machine has no records of the job (E705), or they lack its end (E711).
+            ProblemsFound: This machine has no records of the job (E705) or of the launch (E706), or they lack the end
+                of the job (E711).
         """
         from launcher.api import timelines
 
-        return timelines.read(self._run_dir())
+        return timelines.read(self._run_dir(), launch=launch)
 
     @property
     def goodput(self) -> float:

@@ -332,6 +332,14 @@ def refuse_unknown_attempt(attempt: int | None, started: Sequence[int]) -> None:
         raise fail("E706", "--attempt", "no such attempt exists", value=attempt, allowed=allowed)
 
 
+def refuse_unknown_launch(number: int, num_launches: int) -> None:
+    """Raise a Problem if a selected launch has no records here (E706)."""
+    if type(number) is not int or not 0 <= number < num_launches:
+        none = "none: no log of its launches is on this machine"
+        allowed = f"0 to {num_launches - 1}" if num_launches else none
+        raise fail("E706", "--launch", "no such launch exists", value=number, allowed=allowed)
+
+
 def ended(status: JobStatus, job: str) -> ProblemsFound:
     """Return the Problem that a job which has ended cannot be scaled (E412)."""
     return fail("E412", "job", f"is not running: {status.message or status.state.value}", value=job)
