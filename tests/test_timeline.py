@@ -74,7 +74,7 @@ def test_a_change_after_which_ranks_kept_the_state_is_told_by_its_own_parts_and_
     assert (up.kept_by, up.samples_lost, stop > 0) == (2, 0, True)
     assert line.restart_s == pytest.approx(2.5 + 2 * 0.4)
     assert (
-        "A change in place blocked training for 0.4 s (finish 0.2, leave 0.1, join 0.0, move 0.3, first step 0.2); "
+        "A change in place blocked training for 0.4 s (leave 0.1, join 0.0, move 0.3); "
         "8.4 MB moved. Restarts would have taken about 3.3 s more each."
     ) in told(line)
     assert "1 restart (1 in place), " in told(line) and "restart, order to first step" not in told(line)
