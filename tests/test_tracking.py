@@ -19,10 +19,11 @@ from conftest import LLAMA_K8S, ROOT, SHORT, frozen_context
 from launch_records import Job, rehearse
 
 from launcher import pipeline
+from launcher.backends.local.backend import LocalBackend
 from launcher.cli import terminal
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
-from launcher.job_store import tracking, tracking_store
+from launcher.job_store import registry, tracking, tracking_store
 from launcher.model.job_spec import JobState, JobStatus
 
 MLFLOW = "recipes.training_config.mlflow"
@@ -224,6 +225,23 @@ def test_a_job_is_not_started_when_its_run_is_unknown(reserved, empty_store):
     store.unlink()
     with pytest.raises(ProblemsFound, match="E502.*\n.*no longer exists"):
         pipeline.submit(bundle, NeverStarted())
+
+
+@pytest.mark.slow
+def test_a_launch_whose_bundle_is_removed_while_it_starts_is_refused(reserved, empty_store):
+    class Late(LocalBackend):
+        def submit(self, bundle):
+            shutil.rmtree(bundle.directory)
+            return super().submit(bundle)
+
+    job, bundle = reserved()
+    with pytest.raises(ProblemsFound, match="E703.*\n.*no longer exists"):
+        pipeline.submit(bundle, Late())
+    assert run_of(job)[1].info.status == "FAILED"
+    with pytest.raises(ProblemsFound, match="E703"), registry.launching(bundle.directory):
+        raise AssertionError("held")
+    with pytest.raises(ProblemsFound, match="E703"), registry.following(bundle.directory, waits=True):
+        raise AssertionError("held")
 
 
 @pytest.mark.slow
