@@ -29,6 +29,7 @@ from launcher.job_store import registry, removal
 from launcher.job_store.listing import STATES, Filter, ListedJob, listing
 from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
+from launcher.operator.snapshot import OPERATOR_LOG
 
 UNTRACKED = "recipes.training_config.mlflow.enabled=false"
 NOW = datetime.now(UTC)
@@ -293,6 +294,8 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
     assert "baseline" in bundles.job_names()
     handle = JobHandle("local", folder.name, folder.resolve(), native_id="1")
     registry.record(Bundle(folder.name, folder, {}, digest), handle, "ada")
+    (folder / "run").mkdir()
+    (folder / "run" / OPERATOR_LOG).touch()  # its operator is about to begin
     assert cli.run(["status", "baseline"]) == 0
     assert "name      baseline\n" in capsys.readouterr().out
     assert cli.run(["status", "baseline", "--json"]) == 0

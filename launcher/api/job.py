@@ -331,14 +331,10 @@ class Job:
         return Table(each._asdict() for each in results.results(store.read(self.folder)[0]))
 
     def timeline(self, launch: int | None = None) -> "Timeline":
-        """Return when a launch changed its size and why, what each change took, and its goodput.
-
-        Args:
-            launch: Its number, from 0; None for the last.
+        """Return when a launch (its number, from 0; None: the last) changed its size, why, its costs and its goodput.
 
         Raises:
-            ProblemsFound: This machine has no records of the job (E705) or of the launch (E706), or they lack the end
-                of the job (E711).
+            ProblemsFound: No records of the job (E705) or launch (E706) are here, or they lack the job's end (E711).
         """
         from launcher.api import timelines
 
