@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from launcher import rules
 from launcher.bundle import store as bundles
 from launcher.bundle.render import directory, render_bundle
+from launcher.bundle.store import existing
 from launcher.common import redaction
 from launcher.common.names import REPRODUCE_FILE
 from launcher.common.problems import Problem, ProblemsFound, raise_any
@@ -208,6 +209,7 @@ def submit_all(bundles: Sequence[Bundle], backend: Backend) -> tuple[JobRecord, 
         with contextlib.ExitStack() as submitting:
             for bundle in bundles:
                 submitting.enter_context(registry.submitting(bundle, backend, current_user()))
+                submitting.enter_context(existing(bundle.directory))
             handles = _started(bundles, backend)
         found = zip(bundles, handles, strict=True)
         return tuple(registry.record(bundle, handle, current_user()) for bundle, handle in found)

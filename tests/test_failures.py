@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from datetime import UTC, datetime
 
 import pytest
 from whole_jobs import ONE_THREAD, mlflow_run, wait_for
@@ -13,10 +14,12 @@ from launcher import Failure, JobFailed, ProblemsFound
 from launcher.api import log_stream
 from launcher.common.lines import excerpt
 from launcher.job_store import failures, registry
-from launcher.model.failure import ErrorLine
-from launcher.model.following import Start, Tail
+from launcher.model.failure import ErrorLine, failure_from, to_data
+from launcher.model.following import Start, Tail, own_time_s
 from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogLine, LogSelection
 from launcher.operator import failures as operator_failures
+from launcher.operator.control_loop import in_one_line
+from launcher.operator.event_log import EventWriter, job_events
 from launcher.operator.snapshot import Attempt, Snapshot, publish, read_snapshot
 from launcher.operator.types import Cause, Fault
 
@@ -77,9 +80,53 @@ def test_the_lines_of_an_excerpt_have_the_time_of_the_failure_and_both_streams(t
 
     start = Start(3, [0], lambda: "", file)
     lines = list(Tail(LogSelection(None, is_stderr=None, is_excerpt=True)).new_lines([start], is_last=True))
-    assert [(each.stream, each.time_s, each.attempt) for each in lines] == [("stdout", 50.0, 3), ("stderr", 55.5, 3)]
+    assert [(each.stream, each.time_s, each.until_s, each.attempt) for each in lines] == [
+        ("stdout", None, 50.0, 3),
+        ("stderr", None, 55.5, 3),
+    ]
     plain = list(Tail(LogSelection(None, is_stderr=None)).new_lines([start], is_last=True))
     assert [(each.stream, each.time_s) for each in plain] == [("stdout", None), ("stderr", None)]
+
+
+NOON = datetime(2026, 11, 30, 12, tzinfo=UTC).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2026-11-30 13:00:00,250 ERROR no space", 0.25),  # of a Python logger, in the zone of this machine
+        ("[2026-11-30T13:00:00] no space", 0.0),
+        ("2026-11-30 12:00:00Z no space", 0.0),
+        ("2026-11-30 12:00:00.5 UTC no space", 0.5),
+        ("2026-11-30T09:00:00-03:00 no space", 0.0),
+        ("2026-11-30 12:00:00 no space", None),  # in another zone: before the log began
+        ("2026-11-30 14:00:00 no space", None),
+        ("2026-13-30 13:00:00 no space", None),
+        ("0001-01-01 00:00:00 no space", None),
+        ("2026-11-30 13:00:00x", None),
+        ("no space", None),
+    ],
+)
+def test_the_time_of_a_line_is_its_own_if_it_can_be_of_that_time(monkeypatch, text, at):
+    monkeypatch.setenv("TZ", "UTC-1")
+    time.tzset()
+    try:
+        assert own_time_s(text, NOON - 60, NOON + 60) == (None if at is None else NOON + at)
+        elsewhere = own_time_s(text, None, NOON + 60)
+        assert (elsewhere is None) == (at is None or "13:00" in text), "the local time of another machine is unknown"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_an_error_without_a_time_of_its_own_has_happened_by_the_last_write(tmp_path):
+    texts = ("Traceback (most recent call last):\nValueError: late", f"2026-11-30T12:00:00Z ERROR {DISK}\nby the way")
+    for rank, text in enumerate(texts):
+        log_of(tmp_path, 4, rank, f"{text}\n", NOON + 60 - rank)
+    found = operator_failures.find(tmp_path, (Attempt(1, 4, (4,), NOON - 60),), 2, (), 0)
+    assert found.first_error.place == "rank 1 on node 4, 12:00:00 UTC"
+    assert [each.place for each in found.consequences] == ["rank 0 on node 4, by 12:01:00 UTC"]
+    assert failure_from(to_data(found)) == found
 
 
 # The operator
@@ -100,7 +147,7 @@ def test_the_operator_finds_the_first_error_of_the_last_attempt(tmp_path):
         tmp_path, attempts, 2, (Fault(7, Cause.WORKER, "Local Rank 1 exited with code -256"),), 0
     )
     assert found.cause.id == "no_space"
-    assert found.first_error == ErrorLine(DISK, 3, "node 7", 100.0, 1)
+    assert found.first_error == ErrorLine(DISK, 3, "node 7", None, 1, 100.0)
     assert [each.rank for each in found.consequences] == [0]
 
 
@@ -233,6 +280,7 @@ def test_one_stream_without_times_keeps_its_order():
 
 
 def test_a_pattern_takes_linear_time_and_a_wrong_one_is_a_problem():
+    assert log_stream.searched("needle")(LogLine("line", 0, "x" * 1_000_000 + "needle"))
     matches = log_stream.searched("(a+)+$")
     assert not matches(LogLine("line", 0, "a" * 9000 + "b"))
     assert matches(LogLine("line", 0, "aa"))
@@ -240,6 +288,27 @@ def test_a_pattern_takes_linear_time_and_a_wrong_one_is_a_problem():
     for wrong in ("(a", "(?=a)", r"(a)\1", 3):
         with pytest.raises(ProblemsFound, match="E728"):
             log_stream.searched(wrong)
+
+
+# Events
+
+
+def test_an_event_names_its_node_once(tmp_path):
+    fields = {"node": 1, "cause": "a worker failed"}
+    EventWriter(tmp_path).add("fault", "node 1: a worker failed (local rank 0 exited with code 1)", fields)
+    EventWriter(tmp_path).add("scenario", "worker 3 crashes", {"node": 1})
+    assert [(each.about, each.message) for each in job_events(tmp_path, lambda: True, None)] == [
+        ("node 1", "a worker failed (local rank 0 exited with code 1)"),
+        ("node 1", "worker 3 crashes"),
+    ]
+
+
+def test_the_end_of_a_failed_job_is_one_line_with_its_first_error():
+    message = "rank 0 (node 0, local rank 0) exited with code 1:\nsome output"
+    failure = Failure(ErrorLine(DISK, 0))
+    assert in_one_line(message, failure) == f"rank 0 (node 0, local rank 0) exited with code 1: {DISK}"
+    assert in_one_line(message, None) == "rank 0 (node 0, local rank 0) exited with code 1"
+    assert in_one_line("node 0: the node hangs", failure) == "node 0: the node hangs"
 
 
 # Real failures of real jobs
@@ -302,7 +371,7 @@ def test_a_real_failure_has_its_cause(here, cause):
     assert error.cause.id == cause, str(error)
     assert error.cause.remedy in str(error)
     assert job.failure == error.failure
-    assert error.first_error.time_s > time.time() - 600
+    assert (error.first_error.time_s or error.first_error.until_s) > time.time() - 600
     if cause in PROGRAMS and cause != "hang":
         assert error.first_error.rank == 1
         assert error.first_error.host == "node 0"

@@ -6,6 +6,7 @@ import pytest
 from log_texts import shown
 
 from launcher.common.problems import ProblemsFound, fail
+from launcher.common.texts import plain
 from launcher.model import following
 from launcher.model.backend import RANK_0
 from launcher.model.following import Clock, Deadline, LateEnd, Start, Tail
@@ -252,6 +253,12 @@ def test_every_unplanned_size_is_named():
     with pytest.raises(ProblemsFound) as caught:
         following.refuse_unplanned_sizes((1, 2), nodes=3, min_nodes=5)
     assert [(each.path, each.value) for each in caught.value.problems] == [("nodes", 3), ("min_nodes", 5)]
+
+
+def test_the_last_state_of_a_progress_bar_has_its_writer():
+    line = LogLine("line", 3, "\r 10%\r\x1b[1m 20%\x1b[0m\r", 1)
+    assert line.shown(with_writer=True, with_attempt=True) == "rank 3, attempt 1 |  20%"
+    assert plain(line.shown(with_writer=False)) == " 20%"
 
 
 def test_an_event_is_one_line_and_a_warning_a_fault():

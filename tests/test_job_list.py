@@ -29,6 +29,7 @@ from launcher.job_store import registry, removal
 from launcher.job_store.listing import STATES, Filter, ListedJob, listing
 from launcher.model import backend_registry
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus
+from launcher.operator.snapshot import OPERATOR_LOG
 
 UNTRACKED = "recipes.training_config.mlflow.enabled=false"
 NOW = datetime.now(UTC)
@@ -187,6 +188,16 @@ def test_remove_refuses_named_jobs_all_at_once_and_removes_none(results, cluster
     assert removed["job"] == "failed" and removed["bytes"] > 1000 and not (results / "failed").exists()
 
 
+def test_a_job_here_that_has_lost_its_run_folder_is_unknown_and_can_be_removed(results, capsys):
+    assert cli.run(["jobs", "--backend", "local", "--json"]) == 0
+    assert [(each["job"], each["state"]) for each in json.loads(capsys.readouterr().out)] == [("failed", None)]
+    for command in (["status", "failed"], ["wait", "failed"], ["cancel", "failed"]):
+        assert cli.run(command) == 2
+        assert "E414" in (err := capsys.readouterr().err) and "run/state.json\n" in err
+    assert cli.run(["jobs", "remove", "failed", "--yes"]) == 0
+    assert not (results / "failed").exists()
+
+
 @pytest.mark.parametrize("words", [[], ["--all"], ["failed", "--state", "failed"], ["failed", "--all"]], ids=" ".join)
 def test_remove_needs_jobs_or_filters(results, cluster, capsys, words):
     assert cli.run(["jobs", "remove", "--yes", *words]) == 2
@@ -283,6 +294,8 @@ def test_a_job_s_name_stands_for_it_wherever_a_job_is_named(tmp_path, monkeypatc
     assert "baseline" in bundles.job_names()
     handle = JobHandle("local", folder.name, folder.resolve(), native_id="1")
     registry.record(Bundle(folder.name, folder, {}, digest), handle, "ada")
+    (folder / "run").mkdir()
+    (folder / "run" / OPERATOR_LOG).touch()  # its operator is about to begin
     assert cli.run(["status", "baseline"]) == 0
     assert "name      baseline\n" in capsys.readouterr().out
     assert cli.run(["status", "baseline", "--json"]) == 0

@@ -419,6 +419,19 @@ def test_a_cluster_that_has_answered_may_be_silent_for_a_while(runner, monkeypat
         runner._patiently_seen(trial)
 
 
+@pytest.mark.parametrize(("num_running", "words"), [(1, "1 job keeps running"), (2, "2 jobs keep running")])
+def test_jobs_that_outlive_an_interrupt_are_counted(here, monkeypatch, capsys, num_running, words):
+    found = launcher.sweep(launcher.compile("tiny_lm_cpu", {"training_config.mlflow.enabled": False}), {RATE: [1e-3]})
+
+    def interrupted(_sweep):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(found), "changes", interrupted)
+    monkeypatch.setattr(type(found), "trials", [{"state": "running"}] * num_running + [{"state": "succeeded"}])
+    searches.follow(found)
+    assert f"stopped; {words}\n" in capsys.readouterr().err
+
+
 def test_a_sweep_that_another_process_runs_has_not_stopped(here):
     plan = launcher.compile("tiny_lm_cpu", {"training_config.mlflow.enabled": False})
     found = launcher.sweep(plan, {RATE: [1e-3]}, name="mine")

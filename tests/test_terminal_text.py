@@ -298,10 +298,10 @@ def test_a_timeline_is_shown_in_the_width_of_the_terminal_with_its_picture(tmp_p
     course = timeline.read(tmp_path / "run")
     head, *rows = timeline.text(course, 100).splitlines()
     with coloured() as (out, _):
-        terminal.show_timeline(course, tmp_path / "run")
+        terminal.show_timeline(course, ())
         (tmp_path / "run" / "timeline.txt").touch()
         (tmp_path / "run" / "timeline.svg").touch()
-        terminal.show_timeline(course, tmp_path / "run")
+        terminal.show_timeline(course, timeline.report_files(tmp_path / "run"))
     shown = [f"\x1b[1m{head}\x1b[0m", *rows]
     ends = ["no picture: it needs matplotlib (pip install '.[local]')"], ["picture run/timeline.svg"]
     assert rows and out.getvalue().splitlines() == [*shown, *ends[0], *shown, *ends[1]]

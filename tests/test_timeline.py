@@ -9,7 +9,9 @@ import pytest
 from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 
 from launcher import timeline
+from launcher.api import timelines
 from launcher.common.job_lock import lock
+from launcher.common.problems import ProblemsFound
 from launcher.timeline.build import build, preserved
 from launcher.timeline.records import Launch, LaunchReader, parse_event
 
@@ -72,7 +74,7 @@ def test_a_change_after_which_ranks_kept_the_state_is_told_by_its_own_parts_and_
     assert (up.kept_by, up.samples_lost, stop > 0) == (2, 0, True)
     assert line.restart_s == pytest.approx(2.5 + 2 * 0.4)
     assert (
-        "A change in place blocked training for 0.4 s (finish 0.2, leave 0.1, join 0.0, move 0.3, first step 0.2); "
+        "A change in place blocked training for 0.4 s (leave 0.1, join 0.0, move 0.3); "
         "8.4 MB moved. Restarts would have taken about 3.3 s more each."
     ) in told(line)
     assert "1 restart (1 in place), " in told(line) and "restart, order to first step" not in told(line)
@@ -839,6 +841,24 @@ def test_a_launch_begins_with_its_last_launch_event(run_dir):
     assert launch.time == job.now + 10
     assert [event.kind for event in launch.events] == ["launched", "starting", "running"]
     assert [len(each) for each in (launch.steps, launch.starts, launch.earlier_steps)] == [1, 1, 3]
+
+
+def test_an_earlier_launch_has_its_own_records(run_dir):
+    job = first_attempt(run_dir, steps=3)
+    job.save()
+    job.end("failed")
+    before = timeline.read(run_dir)
+    again = Job(run_dir, launched=job.now + 10)
+    again.start([0])
+    again.end()
+    assert timeline.read(run_dir, launch=0) == before != timeline.read(run_dir)
+    assert timeline.read(run_dir, launch=1) == timeline.read(run_dir)
+    written = timeline.write(run_dir, 0)
+    assert written == before and not timeline.report_files(run_dir)
+    assert (run_dir / "timeline-0.txt").read_text() == timeline.text(before)
+    assert timelines.read(run_dir, launch=0) == before
+    with pytest.raises(ProblemsFound, match="E706 --launch"):
+        timelines.read(run_dir, launch=2)
 
 
 def test_skipped_steps_and_single_counts_are_reported(run_dir):

@@ -16,13 +16,14 @@ import mlflow_server
 import ports
 import pytest
 from conftest import LLAMA_K8S, ROOT, SHORT, frozen_context
-from launch_records import rehearse
+from launch_records import Job, rehearse
 
 from launcher import pipeline
+from launcher.backends.local.backend import LocalBackend
 from launcher.cli import terminal
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
-from launcher.job_store import tracking, tracking_store
+from launcher.job_store import registry, tracking, tracking_store
 from launcher.model.job_spec import JobState, JobStatus
 
 MLFLOW = "recipes.training_config.mlflow"
@@ -227,6 +228,23 @@ def test_a_job_is_not_started_when_its_run_is_unknown(reserved, empty_store):
 
 
 @pytest.mark.slow
+def test_a_launch_whose_bundle_is_removed_while_it_starts_is_refused(reserved, empty_store):
+    class Late(LocalBackend):
+        def submit(self, bundle):
+            shutil.rmtree(bundle.directory)
+            return super().submit(bundle)
+
+    job, bundle = reserved()
+    with pytest.raises(ProblemsFound, match="E703.*\n.*no longer exists"):
+        pipeline.submit(bundle, Late())
+    assert run_of(job)[1].info.status == "FAILED"
+    with pytest.raises(ProblemsFound, match="E703"), registry.launching(bundle.directory):
+        raise AssertionError("held")
+    with pytest.raises(ProblemsFound, match="E703"), registry.following(bundle.directory, waits=True):
+        raise AssertionError("held")
+
+
+@pytest.mark.slow
 def test_workers_send_metrics_to_the_run_of_the_launcher(tracked):
     from launcher.runtime.training_config import settings_of
 
@@ -302,6 +320,32 @@ def test_the_totals_of_a_launch_that_starts_anew_are_beside_its_own_curves(track
     assert artifacts(client, run, "launch-2/timeline") == {
         f"launch-2/timeline/{path.name}" for path in timeline.report_files(run_dir)
     }
+
+
+@pytest.mark.slow
+def test_the_events_of_launches_before_are_kept_as_far_as_a_tag_holds_them(tracked):
+    from launcher import timeline
+
+    job, bundle = tracked()
+    run_dir = bundle.directory / "run"
+    rehearsal = rehearse(run_dir)
+    tracking.finish(bundle, JobState.FAILED, timeline.refresh(run_dir))
+    first = run_of(job)[1].data.tags["events"]
+    again = Job(run_dir, launched=rehearsal.now + 10)
+    again.event("request", message="3 nodes")
+    again.end()
+    for _ in range(2):  # of the same launch
+        tracking.finish(bundle, JobState.SUCCEEDED, timeline.refresh(run_dir))
+    tag = run_of(job)[1].data.tags["events"]
+    earlier, heading, event = tag.rsplit("\n", 2)
+    assert earlier == first and heading.startswith("launched again at ") and event.endswith(" s  3 nodes")
+    last = Job(run_dir, launched=again.now + 10)
+    for number in range(66):
+        last.event("request", message=f"{number} " + "x" * 60)
+    last.end()
+    tracking.finish(bundle, JobState.SUCCEEDED, timeline.refresh(run_dir))
+    tag = run_of(job)[1].data.tags["events"]
+    assert len(tag) == 5000 and tag.startswith("…") and " s  3 nodes\nlaunched again at " in tag
 
 
 @pytest.mark.slow

@@ -330,15 +330,15 @@ class Job:
 
         return Table(each._asdict() for each in results.results(store.read(self.folder)[0]))
 
-    def timeline(self) -> "Timeline":
-        """Return when the last launch changed its size and why, what each change took, and its goodput.
+    def timeline(self, launch: int | None = None) -> "Timeline":
+        """Return when a launch (its number, from 0; None: the last) changed its size, why, its costs and its goodput.
 
         Raises:
-            ProblemsFound: This machine has no records of the job (E705), or they lack its end (E711).
+            ProblemsFound: No records of the job (E705) or launch (E706) are here, or they lack the job's end (E711).
         """
         from launcher.api import timelines
 
-        return timelines.read(self._run_dir())
+        return timelines.read(self._run_dir(), launch=launch)
 
     @property
     def goodput(self) -> float:

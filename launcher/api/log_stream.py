@@ -16,7 +16,7 @@ from launcher.model.job_spec import LogLine
 _RUN = 200_000
 """Lines that are sorted in memory; more are sorted in parts on disk and merged."""
 LONGEST = 10_000
-"""Characters of a line that are searched, and shown on a page."""
+"""Characters of a line that are searched and shown on a page."""
 
 _Timed = tuple[float, int, LogLine]
 """A line with its time, or that of the line before it, and its number."""
@@ -71,7 +71,7 @@ def searched(pattern: str) -> Callable[[LogLine], bool]:
         ProblemsFound: It is not a regular expression of RE2 (E728).
     """
     search = compiled(pattern).search
-    return lambda line: line.kind == "line" and search(line.text[:LONGEST]) is not None
+    return lambda line: line.kind == "line" and search(line.text) is not None
 
 
 def by_time(lines: Iterable[LogLine]) -> Iterator[LogLine]:

@@ -5,8 +5,9 @@ from pathlib import Path
 from launcher import timeline
 from launcher.bundle import store
 from launcher.common import os_errors
-from launcher.common.names import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, TIMELINE
+from launcher.common.names import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE
 from launcher.common.problems import fail
+from launcher.model.following import refuse_unknown_launch
 from launcher.model.job_spec import JobState
 from launcher.operator.snapshot import STATE_FILE, read_snapshot
 from launcher.timeline import NO_PICTURE, Attempt, Event, Timeline, Transition, report_files, text
@@ -29,13 +30,16 @@ class Course:
         return read(self._run_dir, self._records)
 
 
-def read(run_dir: Path, records: timeline.LaunchReader | None = None) -> Timeline:
-    """Return the timeline of the last launch in a run folder.
+def read(run_dir: Path, records: timeline.LaunchReader | None = None, launch: int | None = None) -> Timeline:
+    """Return the timeline of a launch in a run folder; `launch` is its number, from 0, None for the last.
 
     Raises:
-        ProblemsFound: The events of a job that has ended are cut (E711): times and goodput would be wrong. Where the
-            operator itself failed, they have no end either.
+        ProblemsFound: No such launch exists (E706). The events of a job that has ended are cut (E711): times and
+            goodput would be wrong. Where the operator itself failed, they have no end either.
     """
+    records = records or timeline.LaunchReader(run_dir)
+    if (earlier := _earlier(records, launch)) is not None:
+        return timeline.read(run_dir, records, earlier)
     found = timeline.read(run_dir, records)
     if found.state is None and not found.is_running:
         snapshot, events = read_snapshot(run_dir), run_dir / EVENTS_FILE
@@ -51,18 +55,27 @@ def read(run_dir: Path, records: timeline.LaunchReader | None = None) -> Timelin
     return found
 
 
-def write(bundle: str) -> tuple[Timeline, Path]:
-    """Write the report of a bundle's last launch; return its timeline, and the file of it as JSON.
+def _earlier(records: timeline.LaunchReader, launch: int | None) -> int | None:
+    """Return the number of a launch before the last; None for the last."""
+    if launch is None:
+        return None
+    refuse_unknown_launch(launch, num_launches := records.num_launches())
+    return launch if launch < num_launches - 1 else None
+
+
+def write(bundle: str, launch: int | None = None) -> tuple[Timeline, tuple[Path, ...]]:
+    """Write the report of a launch of a bundle, None for the last; return its timeline, and the files.
 
     Raises:
-        ProblemsFound: No such bundle exists, it was never launched on this machine (E705), its events are damaged
-            (E711), or the disk refuses.
+        ProblemsFound: No such bundle or launch (E706) exists, it was never launched on this machine (E705), its
+            events are damaged (E711), or the disk refuses.
     """
     run_dir = store.locate(bundle) / RUN_DIR
-    read(run_dir)
+    read(run_dir, launch=launch)
     if not (run_dir / EVENTS_FILE).exists():
         raise fail("E705", bundle, "its job was never launched on this machine")
+    earlier = _earlier(timeline.LaunchReader(run_dir), launch)
     try:
-        return timeline.write(run_dir), (run_dir / TIMELINE).with_suffix(".json")
+        return timeline.write(run_dir, earlier), timeline.report_files(run_dir, earlier)
     except OSError as error:
         raise os_errors.refused("E708", str(run_dir), error, error.filename or run_dir) from error

@@ -170,6 +170,22 @@ def given_name(folder: os.PathLike[str]) -> str | None:
         return None
 
 
+@contextlib.contextmanager
+def existing(folder: Path) -> Iterator[None]:
+    """Raise the Problem that a bundle's folder was removed (E703) if the block lacks a file for that reason."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if folder.exists():
+            raise
+        raise removed(folder) from error
+
+
+def removed(folder: Path) -> ProblemsFound:
+    """Return the Problem that the folder of a bundle, or of its job, was removed (E703)."""
+    return fail("E703", str(folder), "no longer exists, and the records of its job with it")
+
+
 def _bundleless(folder: Path) -> ProblemsFound:
     message = "its job was adopted from a cluster; this machine does not have its bundle"
     remedy = "recipes status, logs, events, wait, cancel, scale, pods and exec work without one"

@@ -197,7 +197,7 @@ def _last_written(logs: Iterable[_Log]) -> dict[str | None, float]:
     found: dict[str | None, float] = {}
     for log in logs:
         if log.last is not None:
-            time_s = float("inf") if log.last.time_s is None else log.last.time_s
+            time_s = _time_s(log.last)
             for host in (log.last.host, None):
                 found[host] = max(time_s, found.get(host, 0.0))
     return found
@@ -228,8 +228,9 @@ def _failure(every: list[_Candidate]) -> Failure:
     return Failure(first.line, cause, tuple(others.values())[:_MOST_CONSEQUENCES])
 
 
-def _time_s(line: ErrorLine) -> float:
-    return float("inf") if line.time_s is None else line.time_s
+def _time_s(line: ErrorLine | LogLine) -> float:
+    """Return when a line was written or, if that is unknown, had been written; inf if that is unknown too."""
+    return next((each for each in (line.time_s, line.until_s) if each is not None), float("inf"))
 
 
 def _stripped(text: str) -> str:
@@ -247,4 +248,4 @@ def _error(line: LogLine) -> ErrorLine:
     text = redaction.masked(line.text.strip())
     if len(text) > _LONGEST_TEXT:
         text = text[: _LONGEST_TEXT - 1] + "…"
-    return ErrorLine(text, line.rank, line.host, line.time_s, line.attempt)
+    return ErrorLine(text, line.rank, line.host, line.time_s, line.attempt, line.until_s)

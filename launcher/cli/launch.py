@@ -75,7 +75,9 @@ class Shown(Observer):
         terminal.show_end(bundle, status, is_here=is_here, can_resume=can_resume)
 
     def scaled(self, course: "Timeline", run_dir: Path) -> None:
-        terminal.show_timeline(course, run_dir)
+        from launcher.api.timelines import report_files
+
+        terminal.show_timeline(course, report_files(run_dir))
 
     def refused(self, problems: tuple[Problem, ...], outcome: str) -> None:
         console.show_problems(problems, outcome)

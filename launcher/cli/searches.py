@@ -12,7 +12,7 @@ from launcher.cli.output import refused, say_picture
 from launcher.common import console, process, redaction
 from launcher.common.interrupts import exit_code, signals_as_interrupts
 from launcher.common.problems import ProblemsFound
-from launcher.common.texts import in_line
+from launcher.common.texts import counted, in_line
 
 _SUCCEEDED, _RUNNING = "succeeded", "running"
 
@@ -50,7 +50,7 @@ def follow(sweep: Sweep) -> int:
             console.say(_line(row, description.objective))
     except KeyboardInterrupt as interrupt:
         running = sum(row["state"] == _RUNNING for row in sweep.trials)
-        console.say(f"stopped; {running} jobs keep running", stderr=True)
+        console.say(f"stopped; {counted(running, 'job')} {'keeps' if running == 1 else 'keep'} running", stderr=True)
         for flag, what in (("--resume", "resumes"), ("--cancel", "cancels its jobs")):
             console.say(f"recipes sweep {flag} {_place(sweep)}  {what}", "dim", stderr=True)
         return exit_code(interrupt)

@@ -169,15 +169,15 @@ def show_status(status: JobStatus) -> None:
     say("  ".join(filter(None, parts)), _STATE_STYLES.get(status.state, ""))
 
 
-def show_timeline(course: "Timeline", run_dir: Path) -> None:
-    """Print the timeline of a job's last launch, and its picture's path or why there is none."""
+def show_timeline(course: "Timeline", files: Sequence[Path]) -> None:
+    """Print the timeline of a launch, and the path of its picture, one of its files, or why there is none."""
     from launcher.api import timelines
 
     head, *rows = timelines.text(course, width()).splitlines()
     say(head, "bold")
     for row in rows:
         say(row)
-    pictures = [path for path in timelines.report_files(run_dir) if path.suffix == ".svg"]
+    pictures = [path for path in files if path.suffix == ".svg"]
     say(f"picture {shown_path(pictures[0])}" if pictures else timelines.NO_PICTURE)
 
 

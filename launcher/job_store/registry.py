@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.bundle.manifest import MANIFEST
-from launcher.bundle.store import drafted, given_name
+from launcher.bundle.store import drafted, existing, given_name, removed
 from launcher.common import os_errors, redaction
 from launcher.common.interrupts import Interrupted
 from launcher.common.names import ADOPTED_FILE, JOB_FILE, RUN_DIR
@@ -78,17 +78,29 @@ def refuse_unwritable(folder: Path) -> None:
         raise _unwritten(folder, "the folder cannot be written to; nothing was submitted")
 
 
-def launching(folder: Path) -> contextlib.AbstractContextManager[bool]:
-    """Make other launches of a bundle wait; the next one finds the job of this one."""
-    return locked(folder / MANIFEST)
+@contextlib.contextmanager
+def launching(folder: Path) -> Iterator[None]:
+    """Make other launches of a bundle wait; the next one finds the job of this one.
+
+    Raises:
+        ProblemsFound: The folder was removed, before or in the block (E703).
+    """
+    with existing(folder), locked(folder / MANIFEST):
+        yield
 
 
-def following(folder: Path, *, waits: bool) -> contextlib.AbstractContextManager[bool]:
+@contextlib.contextmanager
+def following(folder: Path, *, waits: bool) -> Iterator[bool]:
     """Be the process that closes the MLflow run of a bundle's job on this machine, once that is launched.
 
     False if another one is, and this one does not wait.
+
+    Raises:
+        ProblemsFound: The job's folder was removed (E703).
     """
-    return locked(folder / RUN_DIR, waits=waits)
+    run_dir = folder / RUN_DIR
+    with existing(run_dir), locked(run_dir, waits=waits) as is_held:
+        yield is_held
 
 
 def refused(folder: Path, backend: Backend) -> JobState:
@@ -257,7 +269,7 @@ def submitted(folder: Path) -> JobRecord:
     """
     job = read(folder)
     if job is None and not folder.is_dir():
-        raise fail("E703", str(folder), "no longer exists, and the records of its job with it")
+        raise removed(folder)
     if job is None:
         remedy = f"recipes launch {shlex.quote(str(folder))}"
         raise fail("E705", str(folder), "its job was never launched", remedy=remedy)

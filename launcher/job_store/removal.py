@@ -126,7 +126,7 @@ def _reason_to_keep(each: ListedJob) -> str | None:
     """Return why a job's bundle is not removed; None if it may be."""
     if is_alive(each.folder / RUN_DIR):
         return "its job is running on this machine"
-    if each.problem:
+    if each.problem and each.problem.code != "E414":  # a lost state of a job without processes
         return f"the state of its job is unknown: {each.problem.message}"
     if each.status and not each.status.state.is_final:
         return f"its job has not ended: {each.status.state.value}"

@@ -5,9 +5,10 @@ dry run leaves that to the launch of its bundle. With `tracking_store`, all ther
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,8 +27,6 @@ from launcher.model.recipe import Mlflow
 from launcher.planning.job_planner import tracking, with_run
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from launcher.timeline import Timeline
 
 _ARTIFACTS = "mlartifacts"
@@ -121,7 +120,7 @@ class Contact(NamedTuple):
     """A job's tracking store that answers, and the time of its server's clock; None if it has none."""
 
     uri: str
-    clock: "datetime | None"
+    clock: datetime | None
 
 
 def contacted(job: JobSpec, context: LaunchContext) -> Contact:
@@ -244,10 +243,24 @@ def _log_timeline(client: Any, run_id: str, timeline: "Timeline", run_dir: Path,
     client.log_batch(
         run_id, metrics=[Metric(prefix + name, value, time_ms, timeline.last_step) for name, value in totals.items()]
     )
-    text = "\n".join(f"{event.time_s:.1f} s  {event.message}" for event in timeline.events)
-    client.set_tag(run_id, f"{prefix}events", clipped(text, _TAG_LENGTH))
+    lines = [f"{event.time_s:.1f} s  {event.message}" for event in timeline.events]
+    known = client.get_run(run_id).data.tags.get(f"{prefix}events")
+    client.set_tag(run_id, f"{prefix}events", _with_earlier(known, lines, timeline.launched))
     for path in report_files(run_dir):
         client.log_artifact(run_id, str(path), f"{prefix}{names.TIMELINE}")
+
+
+def _with_earlier(known: str | None, lines: Sequence[str], launched: float) -> str:
+    """Return the events of a launch after those of earlier ones, which give way where a tag has no room for all."""
+    text = clipped("\n".join(lines), _TAG_LENGTH)
+    if not known or not text or known == text or known.endswith(f"\n{text}"):
+        return known or text
+    heading = f"launched again at {datetime.fromtimestamp(launched, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    text = clipped("\n".join([heading, *lines]), _TAG_LENGTH)
+    room = _TAG_LENGTH - len(text) - 1
+    if len(known) > room:
+        known = f"…{known[len(known) - room + 1 :]}" if room > 1 else ""
+    return f"{known}\n{text}" if known else text
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ class ErrorLine:
     Args:
         rank: Who wrote it; None if that is unknown, and for a record about the job.
         host: As the cluster names it; None if unknown.
-        time_s: Seconds since the epoch; None if unknown.
+        time_s: When it was written, in seconds since the epoch; None if unknown.
         attempt: Number of the start of the workers, from 0; None for a record.
+        until_s: When it had been written, if its time is unknown: that of the last write to its log.
     """
 
     text: str
@@ -22,13 +23,17 @@ class ErrorLine:
     host: str | None = None
     time_s: float | None = None
     attempt: int | None = None
+    until_s: float | None = None
 
     @property
     def place(self) -> str:
-        """Who wrote it, where and when, as far as that is known: `rank 3 on algo-1, 12:03:04 UTC`."""
+        """Who wrote it, where and when, as far as known: `rank 3 on algo-1, 12:03:04 UTC`, or `by 12:03:04 UTC`."""
         who = "" if self.rank is None else f"rank {self.rank}"
         where = " on ".join(filter(None, (who, self.host)))
-        when = "" if self.time_s is None else f"{datetime.fromtimestamp(self.time_s, UTC):%H:%M:%S} UTC"
+        found_s = self.until_s if self.time_s is None else self.time_s
+        when = "" if found_s is None else f"{datetime.fromtimestamp(found_s, UTC):%H:%M:%S} UTC"
+        if when and self.time_s is None:
+            when = f"by {when}"
         return ", ".join(filter(None, (where, when)))
 
     def __str__(self) -> str:

@@ -7,8 +7,10 @@ status that is read once for all jobs of a user.
 
 import contextlib
 import itertools
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -25,6 +27,11 @@ _EXCERPTS = 32 << 20
 """Bytes of all excerpts of a start together; they are searched at 50 MB/s."""
 _LEAST_EXCERPT, _LONGEST_EXCERPT = 16 << 10, 256 << 10
 """Bytes of one excerpt."""
+_OWN_TIME = re.compile(
+    r"[\[(]?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?: ?(Z|UTC|[+-]\d\d:?\d\d))?(?![\w:.,])"
+)
+_CLOCK_GRAIN_S = 1.0
+"""By how much a time in a log may differ from those of its file."""
 
 
 class Clock(NamedTuple):
@@ -230,27 +237,56 @@ class Tail:
                     continue
                 self._open[key] = LineReader(path)
                 if self._selection.is_excerpt:
-                    yield from _excerpt(path, key, len(keys))
+                    began_s = None if self._is_shared else start.began_s or 0.0
+                    yield from _excerpt(path, key, len(keys), began_s)
             if self._selection.is_excerpt:
                 continue
             for text in self._open[key].new_lines(complete_only=complete_only):
                 # As LogLine(…), which takes twice as long: a log has millions of lines.
-                yield tuple.__new__(LogLine, ("line", rank, text, start.number, None, None, stream, ""))
+                yield tuple.__new__(LogLine, ("line", rank, text, start.number, None, None, stream, "", None))
 
     def _keys(self, start: Start) -> list[tuple[int, int, str]]:
         ranks = selected_ranks(start.ranks, self._selection)
         return [(start.number, rank, stream) for rank in ranks for stream in streams(self._selection)]
 
 
-def _excerpt(path: Path, key: tuple[int, int, str], num_logs: int) -> Iterator[LogLine]:
+def _excerpt(path: Path, key: tuple[int, int, str], num_logs: int, began_s: float | None) -> Iterator[LogLine]:
     number, rank, stream = key
-    time_s = _end_s(path)
+    written_s, until_s = _ends_s(path)
     for text in excerpt(path, max(_LEAST_EXCERPT, min(_LONGEST_EXCERPT, _EXCERPTS // num_logs))):
-        yield LogLine("line", rank, text, number, None, time_s, stream)
+        time_s = own_time_s(text, began_s, written_s)
+        yield LogLine("line", rank, text, number, None, time_s, stream, until_s=until_s if time_s is None else None)
 
 
-def _end_s(path: Path) -> float | None:
-    """Return when a worker wrote its log's last line or, if that is earlier, failed, in seconds since the epoch.
+def own_time_s(text: str, began_s: float | None, until_s: float | None) -> float | None:
+    """Return the time with which a line of a log begins, in seconds since the epoch; None if it has none.
+
+    A date and a time (ISO 8601, as Python's loggers write them) have that of their time zone. Without one they are
+    taken as local time, and only if the line can be of that time: a program may log in another zone.
+
+    Args:
+        began_s: When the log began; None if another machine, whose local time may differ, wrote it.
+        until_s: When the log was written last; None if unknown.
+    """
+    found = _OWN_TIME.match(text)
+    if found is None:
+        return None
+    when, zone = found.groups()
+    if zone is None and (began_s is None or until_s is None):
+        return None
+    try:
+        time_s = datetime.fromisoformat(when + (zone or "").replace("UTC", "Z")).timestamp()
+    except (ValueError, OverflowError):  # not a date
+        return None
+    if zone is None and not began_s - _CLOCK_GRAIN_S <= time_s <= until_s + _CLOCK_GRAIN_S:  # type: ignore[operator]
+        return None
+    return time_s
+
+
+def _ends_s(path: Path) -> tuple[float | None, float | None]:
+    """Return when a worker wrote its log's last line, and that or, if it is earlier, when the worker failed.
+
+    Both in seconds since the epoch.
 
     Source: torch.distributed.elastic.multiprocessing.errors, ErrorHandler: error.json is written by the exception.
     """
@@ -258,7 +294,7 @@ def _end_s(path: Path) -> float | None:
     for file in (path, path.with_name(_ERROR_FILE)):
         with contextlib.suppress(OSError):
             times.append(file.stat().st_mtime)
-    return min(times, default=None)
+    return (times[0], min(times)) if times else (None, None)
 
 
 def streams(selection: LogSelection) -> tuple[str, ...]:
@@ -294,6 +330,14 @@ def refuse_unknown_attempt(attempt: int | None, started: Sequence[int]) -> None:
         known = f"0 to {started[-1]}" if is_range and started else ", ".join(map(str, started))
         allowed = known or "none: the workers were never started"
         raise fail("E706", "--attempt", "no such attempt exists", value=attempt, allowed=allowed)
+
+
+def refuse_unknown_launch(number: int, num_launches: int) -> None:
+    """Raise a Problem if a selected launch has no records here (E706)."""
+    if type(number) is not int or not 0 <= number < num_launches:
+        none = "none: no log of its launches is on this machine"
+        allowed = f"0 to {num_launches - 1}" if num_launches else none
+        raise fail("E706", "--launch", "no such launch exists", value=number, allowed=allowed)
 
 
 def ended(status: JobStatus, job: str) -> ProblemsFound:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from launcher.common.problems import Notice
-from launcher.common.texts import bounded
+from launcher.common.texts import bounded, plain
 from launcher.model.instances import Instance
 
 if TYPE_CHECKING:  # a command that only follows jobs does not need pydantic
@@ -335,6 +335,8 @@ class LogLine(NamedTuple):
     """`stdout` or `stderr`; None where one log has both."""
     writer: str = ""
     """Who wrote it in words, if not `rank <n>`: `rank <n> on <host>` in another host's log, the ranks of a pod."""
+    until_s: float | None = None
+    """When it had been written, in seconds since the epoch, if its time is unknown; None if that is unknown too."""
 
     def shown(self, *, with_writer: bool, with_attempt: bool = False) -> str:
         """Return the line as commands print it."""
@@ -344,6 +346,8 @@ class LogLine(NamedTuple):
             words = f"== {self.text}" if self.kind == "attempt" else f"{self.kind}  {self.text}"
         if not with_writer or (self.rank is None and not self.writer):
             return words
+        if "\r" in words:
+            words = plain(words)  # it would remove the writer with the earlier states of a progress bar
         attempt = f", attempt {self.attempt}" if with_attempt and self.attempt is not None else ""
         return f"{self.writer or f'rank {self.rank}'}{attempt} | {words}"
 
@@ -361,4 +365,4 @@ class LogSelection(NamedTuple):
     """Whether a line of its own marks the start of each attempt."""
     is_excerpt: bool = False
     """Whether only the lines that may show an error are read: `LAST_LINES` of a log that has only times, and of a
-    file the end and the part after its first error. Their time is then that of the log's last line at the latest."""
+    file the end and the part after its first error, with the times of the file."""

@@ -333,10 +333,8 @@ class Operator:
             message = stop_reason(self._run_dir) or message
         for event in self._cluster.unfired:
             self._events.add("unfired", event)
-        # Later lines may be output of a worker, which does not belong into the event log.
-        first_line = message.splitlines()[0]
         known = {"failure": to_data(failure)} if failure else {}
-        self._events.add("ended", first_line, {"state": verdict, "exit_code": exit_code, **known})
+        self._events.add("ended", in_one_line(message, failure), {"state": verdict, "exit_code": exit_code, **known})
         if self._interrupts.count < 2:
             # Before the final state, so that the timeline exists once the state is final.
             try:
@@ -369,6 +367,14 @@ class Operator:
         )
         publish(self._run_dir, self._snapshot)
         _log.info("%s: %s", state, message)
+
+
+def in_one_line(message: str, failure: Failure | None) -> str:
+    """Return why a job ended, without the lines of output that follow, with the first error if it is known."""
+    head = message.splitlines()[0]
+    if not head.endswith(":"):
+        return head
+    return f"{head} {failure.first_error.text}" if failure else head[:-1]
 
 
 def folder_id(folder: Path) -> tuple[int, int] | None:

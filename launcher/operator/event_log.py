@@ -92,7 +92,8 @@ def _job_event(event: OperatorEvent) -> JobEvent:
     words = ", ".join(map(" ".join, parts.items()))
     is_fault = event.kind == "fault" or (event.kind == "ended" and fields.get("state") == "failed")
     about = f"node {fields['node']}" if "node" in fields else ""
-    return JobEvent(event.time, event.kind, event.message.partition("\n")[0] or words, about, is_fault)
+    message = event.message.partition("\n")[0].removeprefix(f"{about}: ")
+    return JobEvent(event.time, event.kind, message or words, about, is_fault)
 
 
 def log_line(event: OperatorEvent) -> LogLine | None:

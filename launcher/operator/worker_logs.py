@@ -22,6 +22,7 @@ from launcher.model.following import (
     Tail,
     followed,
     refuse_unknown_attempt,
+    refuse_unknown_launch,
     refuse_unknown_ranks,
     selected_ranks,
 )
@@ -178,9 +179,7 @@ def read_launch(bundle_dir: Path, number: int, selection: LogSelection) -> Itera
     from launcher.operator.event_log import launches  # start-up time, as below
 
     every = launches(bundle_dir / RUN_DIR)
-    if type(number) is not int or not 0 <= number < len(every):
-        allowed = f"0 to {len(every) - 1}" if every else "none: no log of its launches is on this machine"
-        raise fail("E706", "--launch", "no such launch exists", value=number, allowed=allowed)
+    refuse_unknown_launch(number, len(every))
     starts = [event for event in every[number] if event.kind == "starting"]
     attempts = tuple(
         Attempt(each.fields["attempt"], each.fields["nodes"][0], tuple(each.fields["nodes"]), each.time)

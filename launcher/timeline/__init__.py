@@ -1,6 +1,6 @@
 """The timeline of a job with an operator of ours: each change of size, its cause and duration, and the lost work.
 
-timeline.read(run_dir)      the Timeline of the last launch
+timeline.read(run_dir)      the Timeline of the last launch, or of an earlier one
 timeline.write(run_dir)     the same, written beside the records as text, JSON and a picture
 """
 
@@ -23,20 +23,25 @@ __all__ = [
 NO_PICTURE = "no picture: it needs matplotlib (pip install '.[local]')"
 
 
-def read(run_dir: Path, records: LaunchReader | None = None) -> Timeline:
-    """Return the timeline of the last launch in a run folder, from the records that its processes wrote so far.
+def read(run_dir: Path, records: LaunchReader | None = None, launch: int | None = None) -> Timeline:
+    """Return the timeline of a launch in a run folder, from the records that its processes wrote so far.
 
     Args:
         records: Those of earlier calls for the same folder, which are not read again.
+        launch: Number of an earlier launch, from 0; None for the last.
     """
-    alive = is_alive(run_dir)  # checked first: an end written meanwhile is read below
-    return build((records or LaunchReader(run_dir)).read(), is_alive=alive)
+    alive = launch is None and is_alive(run_dir)  # checked first: an end written meanwhile is read below
+    return build((records or LaunchReader(run_dir)).read(launch), is_alive=alive)
 
 
-def write(run_dir: Path) -> Timeline:
-    """Write a run folder's `timeline.txt`, `.json` and, with matplotlib, `.svg`; return the timeline."""
-    timeline = read(run_dir)
-    stem = run_dir / TIMELINE
+def write(run_dir: Path, launch: int | None = None) -> Timeline:
+    """Write a run folder's `timeline.txt`, `.json` and, with matplotlib, `.svg`; return the timeline.
+
+    Args:
+        launch: As for `read`; the files of launch 0 are `timeline-0.txt` and so on.
+    """
+    timeline = read(run_dir, launch=launch)
+    stem = _stem(run_dir, launch)
     picture = stem.with_suffix(".svg")
     stem.with_suffix(".txt").write_text(text(timeline), encoding="utf-8")
     if importlib.util.find_spec("matplotlib"):
@@ -61,7 +66,11 @@ def refresh(run_dir: Path) -> Timeline | None:
     return write(run_dir)
 
 
-def report_files(run_dir: Path) -> tuple[Path, ...]:
-    """Return the files of the report that exist."""
-    stems = ((run_dir / TIMELINE).with_suffix(suffix) for suffix in (".txt", ".json", ".svg"))
-    return tuple(path for path in stems if path.exists())
+def report_files(run_dir: Path, launch: int | None = None) -> tuple[Path, ...]:
+    """Return the files that exist of the report of the last launch, or of an earlier one, as for `write`."""
+    paths = (_stem(run_dir, launch).with_suffix(suffix) for suffix in (".txt", ".json", ".svg"))
+    return tuple(path for path in paths if path.exists())
+
+
+def _stem(run_dir: Path, launch: int | None) -> Path:
+    return run_dir / (TIMELINE if launch is None else f"{TIMELINE}-{launch}")

@@ -1,4 +1,4 @@
-"""The records of a job on disk: the events, steps and starts of its last launch.
+"""The records of a job on disk: the events, steps and starts of a launch.
 
 Incomplete lines of killed processes are skipped. Of earlier launches of the bundle only the steps count.
 """
@@ -123,10 +123,22 @@ class LaunchReader:
         self._starts = _Lines(run_dir / STARTS_FILE, _start)
         self._checkpoints = _Lines(run_dir / CHECKPOINTS_FILE, _checkpoint)
 
-    def read(self) -> Launch:
-        """Return the records of the last launch that wrote to the folder; missing files count as empty."""
+    def num_launches(self) -> int:
+        """Return how many launches have written events to the folder."""
+        return sum(event.kind == LAUNCHED for event in self._events.read())
+
+    def read(self, launch: int | None = None) -> Launch:
+        """Return the records of a launch that wrote to the folder; missing files count as empty.
+
+        Args:
+            launch: Its number, from 0; None for the last.
+        """
         every = self._events.read()
-        events = every[max((i for i, event in enumerate(every) if event.kind == LAUNCHED), default=0) :]
+        begins = [i for i, event in enumerate(every) if event.kind == LAUNCHED]
+        begin, end = begins[-1] if begins else 0, len(every)
+        if launch is not None:
+            begin, end = (*begins, end)[launch : launch + 2]
+        events, until = every[begin:end], every[end].time if end < len(every) else math.inf
         steps, starts = self._steps.read(), self._starts.read()
         if events:
             began = events[0].time
@@ -137,10 +149,10 @@ class LaunchReader:
         return Launch(
             began,
             tuple(events),
-            tuple(step for step in steps if step.time >= began),
-            tuple(start for start in starts if _last_time(start) >= began),
+            tuple(step for step in steps if began <= step.time < until),
+            tuple(start for start in starts if began <= _last_time(start) < until),
             tuple(step for step in steps if step.time < began),
-            tuple(self._checkpoints.read()),
+            tuple(each for each in self._checkpoints.read() if each.time < until),
         )
 
 

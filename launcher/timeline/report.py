@@ -19,7 +19,8 @@ _CAUSE = 2
 _NUMBERS = (0, 3, 4, 6, 7, 8, 9)
 """Columns that are right-aligned."""
 _MIN_CAUSE = 8
-_NOT_PARTS = ("blocked_s", "moved_bytes")
+_BLOCKING = ("leave_s", "join_s", "move_s")
+"""Parts of a change in place between the last step before it and the moment from which ranks train again."""
 
 
 def text(timeline: Timeline, width: int | None = None) -> str:
@@ -136,7 +137,7 @@ def _typical_stay(timeline: Timeline) -> str | None:
         return None
     kind = "A change in place" if len(blocked) == 1 else f"{len(blocked)} changes in place"
     times = f"{median(blocked):.1f} s" if len(blocked) == 1 else f"{median(blocked):.1f} s each, in the median"
-    parts = ", ".join(_medians(stays, [each for each in fields(StayParts) if each.name not in _NOT_PARTS]))
+    parts = ", ".join(_medians(stays, [each for each in fields(StayParts) if each.name in _BLOCKING]))
     moved = sum(each.moved_bytes for each in stays) / 1e6
     text = f"{kind} blocked training for {times} ({parts}); {moved:,.1f} MB moved."
     if timeline.restart_s is not None:

@@ -1,5 +1,6 @@
 """Checking and rendering for this machine, and run.sh as a shell reads it."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -194,7 +195,7 @@ def test_who_waits_for_a_job_whose_folder_is_removed_has_a_problem(tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     publish(run_dir, Snapshot(JobState.RUNNING, 1, "training", 0, 1))
-    handle = JobHandle("local", "job", tmp_path)
+    handle = JobHandle("local", "job", tmp_path, native_id="1")
     with lock(run_dir):
         states = LocalBackend().wait(handle)
         assert next(states).state is JobState.RUNNING
@@ -273,6 +274,11 @@ def test_a_state_that_is_gone_or_cannot_be_read_is_a_problem_not_a_job_that_was_
     for ask in (backend.status, lambda job: list(backend.logs(job, follow=False))):
         with pytest.raises(ProblemsFound, match=r"E414 .*state.json\n +is missing"):
             ask(handle)
+    launched = dataclasses.replace(handle, bundle_dir=tmp_path / "without run", native_id="7")
+    asks = (backend.status, lambda job: next(backend.wait(job)), lambda job: list(backend.logs(job, follow=False)))
+    for ask in asks:
+        with pytest.raises(ProblemsFound, match=r"E414 .*without run/run/state.json\n +is missing"):
+            ask(launched)
     state.mkdir()
     with pytest.raises(ProblemsFound, match="E414 .*state.json\n +cannot be read: Is a directory"):
         backend.status(handle)

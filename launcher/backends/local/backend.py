@@ -207,7 +207,11 @@ class LocalBackend:
 
         Raises:
             ProblemsFound: The folder of a job that this process submitted was removed; the job has ended (E418).
+                The state of another one is missing or damaged (E414).
         """
+        return self._observed(handle) or _without_state(handle)
+
+    def _observed(self, handle: JobHandle) -> JobStatus | None:
         if operator := self._operators.get(handle.bundle_dir):
             operator.poll()
         run_dir = handle.bundle_dir / RUN_DIR
@@ -218,8 +222,7 @@ class LocalBackend:
             _end(operator, (None, signal.SIGTERM, signal.SIGTERM, signal.SIGKILL))
             raise _folder_removed(run_dir)
         if snapshot is None:
-            _refuse_lost_state(run_dir)
-            return _NOT_SUBMITTED
+            return None
         if alive or snapshot.state.is_final:
             return JobStatus(snapshot.state, snapshot.nodes, snapshot.message, restarts=snapshot.attempt)
         return JobStatus(JobState.FAILED, 0, _why_it_died(run_dir), restarts=snapshot.attempt)
@@ -236,9 +239,10 @@ class LocalBackend:
 
         def read() -> JobStatus:
             nonlocal last
-            before, last = last, self.status(handle)
-            if before and last == _NOT_SUBMITTED != before:
+            seen = self._observed(handle)
+            if seen is None and last not in (None, _NOT_SUBMITTED):
                 raise _folder_removed(handle.bundle_dir / RUN_DIR)
+            last = seen or _without_state(handle)
             return last
 
         yield from following.changes(read, timeout_s, POLL_S)
@@ -251,9 +255,8 @@ class LocalBackend:
         Raises:
             ProblemsFound: The job has no such attempt (E706) or rank (E707).
         """
-        run_dir = handle.bundle_dir / RUN_DIR
-        if read_snapshot(run_dir) is None:
-            _refuse_lost_state(run_dir)
+        if read_snapshot(handle.bundle_dir / RUN_DIR) is None:
+            _without_state(handle)
             return iter(())
         return read_logs(handle.bundle_dir, selection, follow=follow)
 
@@ -346,11 +349,20 @@ def _await_first_word(run_dir: Path, operator: subprocess.Popen[bytes]) -> None:
     publish(run_dir, Snapshot(JobState.FAILED, 0, message, 0, operator.pid, exit_code=code))
 
 
-def _refuse_lost_state(run_dir: Path) -> None:
-    """Raise a Problem (E414) for a missing state file if an operator has run and ended."""
-    with contextlib.suppress(OSError):
-        if (run_dir / OPERATOR_LOG).stat().st_size and not is_alive(run_dir):
-            raise unknown_state(run_dir, "is missing: the state of its job is unknown")
+def _without_state(handle: JobHandle) -> JobStatus:
+    """Return that a job without a state file was not submitted.
+
+    Raises:
+        ProblemsFound: Its operator has run and ended, or its launch is recorded (E414).
+    """
+    run_dir = handle.bundle_dir / RUN_DIR
+    try:
+        has_run = (run_dir / OPERATOR_LOG).stat().st_size > 0  # empty while an operator is about to begin
+    except FileNotFoundError:
+        has_run = bool(handle.native_id)
+    if has_run and not is_alive(run_dir):
+        raise unknown_state(run_dir, "is missing: the state of its job is unknown")
+    return _NOT_SUBMITTED
 
 
 def _folder_removed(run_dir: Path) -> ProblemsFound:

@@ -153,16 +153,21 @@ def scale(
         console.say(f"requested {counted(nodes, 'node')}; follow the change with: recipes events -f {job}")
 
 
-def timeline(bundle: BundleName, as_json: AsJson = False) -> None:
+def timeline(
+    bundle: BundleName,
+    launch: Annotated[int | None, typer.Option("--launch", min=0, help="One launch. Default: the last.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Show when a job scaled, and the cost of it."""
     from launcher.api import timelines
     from launcher.cli import terminal
 
-    course, report = timelines.write(bundle)
+    course, files = timelines.write(bundle, launch)
     if as_json:
+        (report,) = (path for path in files if path.suffix == ".json")
         sys.stdout.write(report.read_text(encoding="utf-8") + "\n")
     else:
-        terminal.show_timeline(course, report.parent)
+        terminal.show_timeline(course, files)
 
 
 def status(job: JobName, as_json: AsJson = False) -> None:
