@@ -329,3 +329,10 @@ def test_a_key_that_needs_another_one_is_noticed_without_it(tmp_path):
     assert not any(
         "N187" in each for each in notices(tmp_path, *CPU, words[2], "cluster.ssh=me@login", "cluster.code=folder")
     )
+
+
+def test_a_job_without_a_valid_size_has_no_other_fault(tmp_path):
+    words = (*GPU, "++recipes.elastic_policy.is_elastic=true", "++recipes.scale_config={}", "cluster.mem_per_gpu=1G")
+    with pytest.raises(ProblemsFound) as error:
+        files(tmp_path, *words, "cluster.gpus_per_node=8")
+    assert {each.code for each in error.value.problems} == {"E110", "E202"}  # about the script, and its sizes

@@ -282,7 +282,7 @@ def _gpu_requests(checked: CheckedRecipe) -> Iterator[tuple[str, object, float]]
     """Yield each key that requests GPUs, with its value and how many it requests per node."""
     options = slurm_options(checked)
     name, total = _added(options).get("gpus", ("", None))
-    nodes = max(size.nodes for size in checked.scales)
+    nodes = max((size.nodes for size in checked.scales), default=checked.recipe.trainer.num_nodes)
     for key, value, gpus in (
         ("gpus_per_node", options.gpus_per_node, options.gpus_per_node or 0),
         ("gpus_per_task", options.gpus_per_task, (options.gpus_per_task or 0) * checked.devices),
