@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from launcher.cli import main as cli
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
 from launcher.model.ray_job import Pool, RayJob, ResourceCheck
-from launcher.rehearsal import plan, report
+from launcher.rehearsal import plan, report, run
 
 LEGACY = "fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-lora"
 NEW = "fine-tuning/nemotron-0_7_0/verl-grpo-rlvr-nemotron-3-super-120b-lora"
@@ -263,6 +264,19 @@ def left():
         if "/tmp/recipes-rehearsal-" in words or "launcher.rehearsal" in words:
             found.append(words)
     return found
+
+
+def test_a_process_with_a_number_that_another_had_is_killed(tmp_path, monkeypatch):
+    """psutil keeps the objects of earlier calls; that of the process before refuses every signal."""
+    with subprocess.Popen(
+        ["sleep", "600"], env={run._FOLDER: str(tmp_path)}, executable=shutil.which("sleep")
+    ) as process:
+        before = psutil.Process(process.pid)
+        before._ident = (process.pid, 0.0)
+        monkeypatch.setitem(psutil._pmap, process.pid, before)
+        killed = run._kill_members(tmp_path)
+        process.kill()
+        assert [each.pid for each in killed] == [process.pid]
 
 
 def real(test):

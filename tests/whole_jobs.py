@@ -12,7 +12,7 @@ import commands
 import psutil
 import pytest
 import yaml
-from background import suspend
+from background import processes, suspend
 from conftest import ROOT, made_once
 
 from launcher.runtime.warm import fork_name
@@ -77,7 +77,7 @@ def curve(folder, metric="loss", experiment="tiny-lm-cpu"):
 def processes_of(folder):
     """Return the processes that belong to a job under `folder`, by their command line or their environment."""
     found = []
-    for process in psutil.process_iter():
+    for process in processes():
         try:
             named = " ".join([*process.cmdline(), process.environ().get("RECIPES_RUN_DIR", "")])
         except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):

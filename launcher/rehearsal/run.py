@@ -175,8 +175,11 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
 def _kill_members(folder: Path) -> list[psutil.Process]:
     """Kill the processes of the cluster with this folder and wait for their ends; return them."""
     found = []
-    for each in psutil.process_iter():
+    for (
+        pid
+    ) in psutil.pids():  # psutil.process_iter keeps objects, which refuse to kill a process with a number used anew
         with contextlib.suppress(psutil.Error):
+            each = psutil.Process(pid)
             if each.environ().get(_FOLDER) == str(folder):
                 each.kill()
                 found.append(each)

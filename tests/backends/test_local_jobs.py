@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from background import suspend
+from background import processes, suspend
 from log_texts import log_texts
 
 from launcher.backends.local.backend import LocalBackend
@@ -84,7 +84,7 @@ class Running:
     def processes(self) -> list[psutil.Process]:
         """Return what names the run folder in its environment or the bundle on its command line."""
         mine = []
-        for process in psutil.process_iter():
+        for process in processes():
             try:
                 named = process.environ().get(ENV_RUN_DIR) == str(self.run_dir)
                 if named or any(self._names_bundle(word) for word in process.cmdline()):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 
@@ -177,7 +178,7 @@ def test_a_lost_worker_ends_the_job(cluster, tmp_path):
         for each in psutil.process_iter(["cmdline", "name"])
         if each.info["name"] == "raylet" and f"/tmp/ray-{record.handle.native_id}/" in " ".join(each.info["cmdline"])
     ]
-    max(workers, key=lambda each: each.create_time()).kill()
+    os.kill(max(workers, key=lambda each: psutil.Process(each.pid).create_time()).pid, signal.SIGKILL)
     finished(record, JobState.FAILED)
     await_true(lambda: left(record) == [])
 

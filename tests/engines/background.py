@@ -5,8 +5,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+
+import psutil
 
 
 def await_true(condition: Callable[[], object], timeout_s: float = 500.0) -> None:
@@ -15,6 +17,17 @@ def await_true(condition: Callable[[], object], timeout_s: float = 500.0) -> Non
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.02)
+
+
+def processes() -> Iterator[psutil.Process]:
+    """Yield the running processes, whose objects take signals.
+
+    psutil.process_iter yields objects of earlier calls, also where their numbers have been given to other processes:
+    those refuse every signal.
+    """
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            yield psutil.Process(pid)
 
 
 def suspend(*pids: int) -> None:
