@@ -9,9 +9,11 @@ from conftest import CACHE, ELASTIC, shipped
 from launcher import pipeline
 from launcher.common.problems import ProblemsFound
 from launcher.config.compose import compose
+from launcher.families.llm_finetuning_aws.rules import _TECHNIQUES
 from launcher.model.config_tree import leaves
 from launcher.model.family_registry import recipe_model
 from launcher.model.validation import field_names, is_field, submodel
+from launcher.runtime.finetune.data.settings import _KNOWN
 from launcher.runtime.finetune.key_terms import Treatment
 from launcher.runtime.finetune.keys import TABLE
 
@@ -184,3 +186,8 @@ def test_every_recipe_with_checkpoints_rehearses_elastically(context):
     key = f"recipes.{ARGS}.disable_ds_ckpt"
     names = ("deepseek_r1_distilled_qwen_1_dot_5b_seq4k_gpu", "qwen3_14b_seq4k_gpu", "qwen3_1_dot_7b_seq4k_gpu")
     assert refused == {f"llmft_{name}_sft_fft": [key] for name in names}
+
+
+def test_both_trainers_agree_on_the_technique_of_a_preprocessor():
+    assert _TECHNIQUES.keys() <= _KNOWN.keys()
+    assert {step: _KNOWN[step][1] for step in _TECHNIQUES} == {step: (each,) for step, each in _TECHNIQUES.items()}

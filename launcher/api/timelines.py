@@ -71,10 +71,11 @@ def write(bundle: str, launch: int | None = None) -> tuple[Timeline, tuple[Path,
             events are damaged (E711), or the disk refuses.
     """
     run_dir = store.locate(bundle) / RUN_DIR
-    read(run_dir, launch=launch)
+    records = timeline.LaunchReader(run_dir)
+    read(run_dir, records, launch)
     if not (run_dir / EVENTS_FILE).exists():
         raise fail("E705", bundle, "its job was never launched on this machine")
-    earlier = _earlier(timeline.LaunchReader(run_dir), launch)
+    earlier = _earlier(records, launch)
     try:
         return timeline.write(run_dir, earlier), timeline.report_files(run_dir, earlier)
     except OSError as error:

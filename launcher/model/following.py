@@ -272,15 +272,15 @@ def own_time_s(text: str, began_s: float | None, until_s: float | None) -> float
     if found is None:
         return None
     when, zone = found.groups()
-    if zone is None and (began_s is None or until_s is None):
-        return None
     try:
         time_s = datetime.fromisoformat(when + (zone or "").replace("UTC", "Z")).timestamp()
     except (ValueError, OverflowError):  # not a date
         return None
-    if zone is None and not began_s - _CLOCK_GRAIN_S <= time_s <= until_s + _CLOCK_GRAIN_S:  # type: ignore[operator]
+    if zone is not None:
+        return time_s
+    if began_s is None or until_s is None:
         return None
-    return time_s
+    return time_s if began_s - _CLOCK_GRAIN_S <= time_s <= until_s + _CLOCK_GRAIN_S else None
 
 
 def _ends_s(path: Path) -> tuple[float | None, float | None]:

@@ -141,9 +141,8 @@ def _remedy(error: ErrorDetails, path: str, prefix: str) -> str | None:
     if kind == "literal_error" and isinstance(given, str):
         return did_you_mean(given, re.findall(r"'([^']+)'", error["ctx"]["expected"]))
     if kind == "string_type" and isinstance(given, int | float):
-        typed = _override(
-            [*filter(None, prefix.split(".")), *map(str, error["loc"])], json.dumps(given)
-        )  # true, not True
+        parts = [*filter(None, prefix.split(".")), *map(str, error["loc"])]
+        typed = _override(parts, json.dumps(given))  # true, not True
         return typed and typed + (_UNLESS_OTHER if isinstance(given, float) else "")
     if kind == "bool_type" and (meant := _BOOLEANS.get(str(given).lower())):
         return question([f"{path}={meant}"])

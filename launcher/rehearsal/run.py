@@ -175,9 +175,8 @@ def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
 def _kill_members(folder: Path) -> list[psutil.Process]:
     """Kill the processes of the cluster with this folder and wait for their ends; return them."""
     found = []
-    for (
-        pid
-    ) in psutil.pids():  # psutil.process_iter keeps objects, which refuse to kill a process with a number used anew
+    # psutil.process_iter yields objects of earlier calls: they kill no process that has their number since then.
+    for pid in psutil.pids():
         with contextlib.suppress(psutil.Error):
             each = psutil.Process(pid)
             if each.environ().get(_FOLDER) == str(folder):
