@@ -1,9 +1,7 @@
 """The operator's event log, `run/events.jsonl`: it is written, and read as lines of the job's log or as events."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
 from pathlib import Path
 
 from launcher.common import redaction
@@ -12,6 +10,7 @@ from launcher.common.names import EVENTS_FILE
 from launcher.common.texts import counted
 from launcher.model.following import followed
 from launcher.model.job_spec import NEWS, JobEvent, LogLine
+from launcher.runtime.durable import append_json
 from launcher.timeline.records import LAUNCHED, OperatorEvent, parse_event
 
 _EVENT, _FAULT, _SCALE = NEWS
@@ -24,17 +23,11 @@ class EventWriter:
 
     def __init__(self, run_dir: Path):
         self._path = run_dir / EVENTS_FILE
-        if self._path.exists() and not self._path.read_bytes().endswith(b"\n"):
-            self._write("\n")  # a killed operator has left an incomplete last line
 
     def add(self, kind: str, message: str = "", fields: Mapping[str, object] | None = None) -> None:
         """Append one event with the current time."""
-        event = {"time": time.time(), "kind": kind, **redaction.masked_tree({"message": message, **(fields or {})})}
-        self._write(json.dumps(event) + "\n")
-
-    def _write(self, text: str) -> None:
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(text)
+        masked = redaction.masked_tree({"message": message, **(fields or {})})
+        append_json(self._path, {"time": time.time(), "kind": kind, **masked})
 
 
 class EventLogReader:
@@ -57,18 +50,8 @@ def _new_events(reader: LineReader) -> list[OperatorEvent]:
 
 
 def _of_last_launch(events: list[OperatorEvent]) -> list[OperatorEvent]:
-    return _by_launch(events)[-1]
-
-
-def launches(run_dir: Path) -> list[list[OperatorEvent]]:
-    """Return the events of each launch of a run, the first one first; none without a log."""
-    events = _new_events(LineReader(run_dir / EVENTS_FILE))
-    return [each for each in _by_launch(events) if each and each[0].kind == LAUNCHED]
-
-
-def _by_launch(events: list[OperatorEvent]) -> list[list[OperatorEvent]]:
     begins = [index for index, event in enumerate(events) if event.kind == LAUNCHED]
-    return [events[begin:end] for begin, end in pairwise([0, *filter(None, begins), len(events)])]
+    return events[begins[-1] :] if begins else events
 
 
 def job_events(

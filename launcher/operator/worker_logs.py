@@ -176,16 +176,16 @@ def read_launch(bundle_dir: Path, number: int, selection: LogSelection) -> Itera
     Raises:
         ProblemsFound: The job has no such launch, attempt (E706) or rank (E707) whose logs are on this machine.
     """
-    from launcher.operator.event_log import launches  # start-up time, as below
+    from launcher.timeline.records import LaunchReader  # start-up time, as above
 
-    every = launches(bundle_dir / RUN_DIR)
-    refuse_unknown_launch(number, len(every))
-    starts = [event for event in every[number] if event.kind == "starting"]
+    records = LaunchReader(bundle_dir / RUN_DIR)
+    refuse_unknown_launch(number, records.num_launches())
+    events, until_s = records.events(number)
+    starts = [event for event in events if event.kind == "starting"]
     attempts = tuple(
         Attempt(each.fields["attempt"], each.fields["nodes"][0], tuple(each.fields["nodes"]), each.time)
         for each in starts
     )
-    until_s = every[number + 1][0].time if number + 1 < len(every) else math.inf
     return read_logs(bundle_dir, selection, follow=False, attempts=lambda: (attempts, True), until_s=until_s)
 
 

@@ -127,8 +127,8 @@ class LaunchReader:
         """Return how many launches have written events to the folder."""
         return sum(event.kind == LAUNCHED for event in self._events.read())
 
-    def read(self, launch: int | None = None) -> Launch:
-        """Return the records of a launch that wrote to the folder; missing files count as empty.
+    def events(self, launch: int | None = None) -> tuple[list[OperatorEvent], float]:
+        """Return the events of a launch, and when the next one began, in seconds since the epoch.
 
         Args:
             launch: Its number, from 0; None for the last.
@@ -138,7 +138,11 @@ class LaunchReader:
         begin, end = begins[-1] if begins else 0, len(every)
         if launch is not None:
             begin, end = (*begins, end)[launch : launch + 2]
-        events, until = every[begin:end], every[end].time if end < len(every) else math.inf
+        return every[begin:end], every[end].time if end < len(every) else math.inf
+
+    def read(self, launch: int | None = None) -> Launch:
+        """Return the records of a launch as in `events`; missing files count as empty."""
+        events, until = self.events(launch)
         steps, starts = self._steps.read(), self._starts.read()
         if events:
             began = events[0].time
