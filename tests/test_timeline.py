@@ -286,9 +286,9 @@ def test_events_of_one_look_each_lead_to_their_own_change(run_dir):
 @pytest.mark.parametrize("first", [0, 1], ids=["lost-first", "lost-last"])
 def test_the_node_that_is_gone_is_the_cause_and_not_the_workers_that_miss_it(run_dir, first):
     job = first_attempt(run_dir, nodes=2)
-    told = [(1, "its agent ended"), (0, "a worker failed")]
-    for node, cause in told if first == 0 else told[::-1]:
-        job.event("fault", 0.001, node=node, cause=cause, message=f"node {node}: {cause}")
+    told = [(1, "its agent ended", True), (0, "a worker failed", False)]
+    for node, cause, is_own in told if first == 0 else told[::-1]:
+        job.event("fault", 0.001, node=node, cause=cause, message=f"node {node}: {cause}", is_own=is_own)
     job.decide("recover", 2, job.now - 0.003, 1.0)
     (again,) = scaled(run_dir)
     assert (again.cause, again.came_s) == ("node 1: its agent ended", pytest.approx(job.now - 1.001 - LAUNCHED))
@@ -336,7 +336,7 @@ def test_a_new_node_that_failed_is_no_cause_of_a_later_recovery_and_ends_no_atte
     assert first.ended_s == pytest.approx(seen - LAUNCHED)
 
 
-HANG = {"node": -1, "cause": "hang", "message": "hang: no new step for 60 s; rank 1 lags"}
+HANG = {"node": -1, "cause": "hang", "message": "hang: no new step for 60 s; rank 1 lags", "is_own": True}
 
 
 @pytest.mark.parametrize(
@@ -344,9 +344,17 @@ HANG = {"node": -1, "cause": "hang", "message": "hang: no new step for 60 s; ran
     [
         ("hang", HANG, "worker 1 hangs"),
         ("", HANG, "hang: no new step for 60 s"),
-        ("hang", {"node": 0, "cause": "its agent ended", "message": "node 0 is gone"}, "node 0 is gone"),
-        ("hang", {"node": 0, "cause": "a worker failed", "message": "node 0 failed"}, "worker 1 hangs"),
-        ("", {"node": 0, "cause": "a worker failed", "message": "node 0 failed"}, "node 0 failed"),
+        (
+            "hang",
+            {"node": 0, "cause": "its agent ended", "message": "node 0 is gone", "is_own": True},
+            "node 0 is gone",
+        ),
+        (
+            "hang",
+            {"node": 0, "cause": "a worker failed", "message": "node 0 failed", "is_own": False},
+            "worker 1 hangs",
+        ),
+        ("", {"node": 0, "cause": "a worker failed", "message": "node 0 failed", "is_own": False}, "node 0 failed"),
     ],
     ids=["hang", "of-something-else", "own-fault", "missed-it", "nothing-led"],
 )

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from launcher.common import names
 from launcher.model.job_spec import JobState
-from launcher.timeline.records import HANG, WORKER_FAILED
+from launcher.timeline.records import HANG
 
 _FAILURE = re.compile(r"Local Rank (\d+) exited with code (-?\d+)")
 
@@ -94,7 +94,7 @@ class Phase(StrEnum):
 class Cause(StrEnum):
     """Why a node counts as failed."""
 
-    WORKER = WORKER_FAILED
+    WORKER = "a worker failed"
     LOST = "its agent ended"
     UNREADY = "its agent was not ready in time"
     SILENT = "its agent does not answer"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from launcher.timeline.records import HANG, LAUNCHED, WORKER_FAILED, Launch, OperatorEvent
+from launcher.timeline.records import HANG, LAUNCHED, Launch, OperatorEvent
 
 ROOTS = ("scenario", "request")
 """Kinds of events from outside of the job."""
@@ -129,4 +129,4 @@ def _short(root: OperatorEvent) -> str:
 
 
 def _is_own(fault: OperatorEvent) -> bool:
-    return bool(fault.fields.get("is_own", fault.fields.get("cause") != WORKER_FAILED))
+    return bool(fault.fields.get("is_own"))

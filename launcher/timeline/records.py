@@ -17,9 +17,8 @@ from launcher.runtime.startup_timing import StartRecord
 LAUNCHED = "launched"
 """The kind of a launch's first event."""
 
-WORKER_FAILED = "a worker failed"
 HANG = "hang"
-"""Cause of the fault of a node whose worker failed; the worker may only have lost its peers."""
+"""The cause of the fault of a job that hangs."""
 
 _Record = TypeVar("_Record")
 

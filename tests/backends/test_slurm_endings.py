@@ -60,16 +60,6 @@ def test_a_job_that_runs_again_has_no_end(tmp_path, job):
     assert fixed(tmp_path).state is JobState.DELETED
 
 
-def test_an_end_of_an_earlier_version_counts(tmp_path, job):
-    job("Started")
-    of(tmp_path).keep(FAILED)
-    file = run_files.JobFiles(tmp_path, "7").folder / "end.json"
-    kept = json.loads(file.read_text())
-    del kept["starts"]
-    file.write_text(json.dumps(kept))
-    assert fixed(tmp_path) == FAILED
-
-
 def test_an_elastic_job_s_end_from_before_a_requeue_does_not_count(tmp_path, job):
     run_dir = tmp_path / RUN_DIR
     elastic = of(tmp_path, ElasticJob)

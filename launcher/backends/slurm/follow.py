@@ -179,9 +179,8 @@ class Job(ABC):
     def _as_kept(self, restarts: int) -> JobStatus | None:
         """Return how a job ended that Slurm has forgotten; None if nothing was kept or noted."""
         with contextlib.suppress(KeyError, ValueError, TypeError):
-            end, starts = self._kept(), self._starts(restarts)
-            # Earlier versions kept no number of starts.
-            if end and end.get("starts", starts) == starts:
+            end = self._kept()
+            if end and end["starts"] == self._starts(restarts):
                 return JobStatus(JobState(end["state"]), 0, str(end["message"]), restarts=restarts)
         if (code := self._files.number(EXIT_CODE)) is None:
             return None
