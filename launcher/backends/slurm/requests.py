@@ -18,7 +18,7 @@ from launcher.backends.slurm import run_files
 from launcher.backends.slurm.host import DIGITS, place_of
 from launcher.backends.slurm.place import Place
 from launcher.backends.slurm.rendering import JOB_FILE
-from launcher.backends.slurm.run_files import ArrayTask
+from launcher.backends.slurm.run_files import ELASTIC_FILE, ArrayTask
 from launcher.backends.slurm.sbatch_options import by_name, header_of
 from launcher.bundle import store
 from launcher.common import os_errors
@@ -119,7 +119,7 @@ def grouped(bundles: Sequence[Bundle]) -> list[list[Bundle]]:
         config = store.config_of(bundle)
         # What a job waits for is looked up beside its bundle.
         after = (str(config[KEY]), bundle.directory.parent) if config.get(KEY) else None
-        alone = bundle.directory if _is_resized(bundle) else None
+        alone = bundle.directory if ELASTIC_FILE in bundle.files else None
         key = (*_shared(bundle), str(config["cluster"].get(_PARALLELISM)), after, alone, place_of(config["cluster"]))
         groups.setdefault(key, []).append(bundle)
     return list(groups.values())
@@ -131,7 +131,7 @@ def notices(bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
     if len(groups) < 2:
         return ()
     limits = f"cluster.{_PARALLELISM} limits each array"
-    if all(map(_is_resized, bundles)):
+    if all(ELASTIC_FILE in bundle.files for bundle in bundles):
         message = f"these {len(bundles)} jobs share no array, since tasks of an array keep their size; {limits}"
         return (Notice("N176", message),)
     headers = [set(_shared(group[0])) for group in groups]
@@ -141,11 +141,6 @@ def notices(bundles: Sequence[Bundle]) -> tuple[Notice, ...]:
         f"options, but these differ: {', '.join(names) or f'{_PARALLELISM}, {KEY} or ssh'}; {limits}"
     )
     return (Notice("N176", message),)
-
-
-def _is_resized(bundle: Bundle) -> bool:
-    """Return whether a job has a range of sizes."""
-    return "-" in by_name(header_of(bundle.files[JOB_FILE]))["nodes"]
 
 
 def _shared(bundle: Bundle) -> list[str]:
