@@ -14,7 +14,6 @@ from pathlib import Path
 
 from launcher.common.job_lock import is_alive
 from launcher.common.names import LOG_DIR, RUN_DIR
-from launcher.common.problems import fail
 from launcher.common.texts import counted
 from launcher.model.backend import RANK_0
 from launcher.model.following import (
@@ -143,18 +142,16 @@ def read_logs(
     poll_s: float = POLL_S,
     until_s: float = math.inf,
 ) -> Iterator[LogLine]:
-    """Return the selected lines of a job that was launched; with `follow`, until it has ended.
+    """Return the selected lines of a job; with `follow`, until it has ended.
 
     Args:
         attempts: Returns the attempts so far, and whether the job has ended; None for a job on this machine.
         until_s: As of `follow_attempts`.
 
     Raises:
-        ProblemsFound: The job was not launched here (E705), or has no such attempt (E706) or rank (E707).
+        ProblemsFound: The job has no such attempt (E706) or rank (E707).
     """
     run_dir = bundle_dir / RUN_DIR
-    if attempts is None and read_snapshot(run_dir) is None:
-        raise fail("E705", str(bundle_dir), "its job was never launched on this machine")
     attempts = attempts or partial(known_attempts, run_dir)
     job = read_job_request(bundle_dir)
     known, ended = attempts()
