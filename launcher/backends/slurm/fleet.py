@@ -123,7 +123,6 @@ class SlurmFleet(Fleet[SlurmNode]):
         self._nodes[index] = SlurmNode(index, step, None, host)
 
     def poll(self) -> Mapping[int, Report]:
-        """Return a report of every node."""
         self._place()
         return {**super().poll(), **dict.fromkeys(self._waiting, Report(alive=True, status=None))}
 
@@ -133,7 +132,6 @@ class SlurmFleet(Fleet[SlurmNode]):
         self.kill_nodes([node.index for node in self._nodes.values() if node.host.name in gone])
 
     def kill_nodes(self, indices: Iterable[int]) -> None:
-        """End everything on these nodes."""
         killed = self._existing(indices)
         for index in killed:
             self._nodes[index].end(signal.SIGTERM)
@@ -141,7 +139,6 @@ class SlurmFleet(Fleet[SlurmNode]):
         self._drain(killed, _END_TIMEOUT_S)
 
     def start(self, command: StartWorkers) -> tuple[Fault, ...]:
-        """Start workers on the nodes of `command`; return a fault for each node on which that failed."""
         leader = self._nodes.get(command.nodes[0])
         if leader is None or not leader.agent:
             return (Fault(command.nodes[0], Cause.LOST),)
@@ -153,7 +150,6 @@ class SlurmFleet(Fleet[SlurmNode]):
         self._files.request_stacks(folder)
 
     def kill(self) -> None:
-        """End every node with all of its processes."""
         if not all(node.has_ended for node in self._all()):
             self._cancel_steps(list(self._nodes))
             for node in self._all():
