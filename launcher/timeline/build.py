@@ -234,7 +234,8 @@ def _passages(launch: Launch) -> list[_Passage]:
         if event.kind == "transition" and passages and passages[-1].continues():
             passages[-1] = replace(passages[-1], decisions=(*passages[-1].decisions, event))
         elif event.kind == "transition":
-            passages[-1:] = [replace(last, is_overtaken=True) for last in passages[-1:]]
+            if passages:
+                passages[-1] = replace(passages[-1], is_overtaken=True)
             passages.append(_Passage((event,)))
         elif passages:
             passages[-1] = replace(passages[-1], actions=(*passages[-1].actions, event))

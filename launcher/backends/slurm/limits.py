@@ -128,7 +128,8 @@ def _barred(rights: Rights | None, partition: Mapping[str, str], cluster: Mappin
         # Newer versions of Slurm let accounts below the named ones in.
         names = {value.lower(), *(rights.accounts if rights and key == "account" else ())}
         is_allowed = allowed == "ALL" or not names.isdisjoint(allowed.lower().split(","))
-        if not is_allowed or value.lower() in denied.lower().split(",") * bool(value):
+        is_denied = bool(value) and value.lower() in denied.lower().split(",")
+        if is_denied or not is_allowed:
             message = f"partition {name} does not take this {key}; {NEVER}"
             permitted = f"not one of {denied}" if is_allowed else allowed
             yield Problem("E446", f"cluster.{key}", message, value=value or None, allowed=permitted)
