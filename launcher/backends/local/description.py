@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from launcher.model.backend import Backend, BackendDescription, MemoryKeeper
 from launcher.model.base_model import options_of
-from launcher.model.capabilities import Files, Instances, Programs, Scaling, Secrets
+from launcher.model.capabilities import Files, Instances, Scaling, Secrets
 from launcher.model.job_spec import OPEN, JobSpec, Trainer
 
 if TYPE_CHECKING:
@@ -51,7 +51,6 @@ class LocalDescription(BackendDescription["Settings"]):
     memory_tier: ClassVar[MemoryKeeper | None] = MemoryKeeper.WORKERS
     files: ClassVar[Files[Any]] = _Files()
     instances: ClassVar[Instances[Any] | None] = None
-    programs: ClassVar[Programs[Any]] = Programs()
     scaling: ClassVar[Scaling | None] = _Scaling()
     secrets: ClassVar[Secrets] = _Secrets()
 
