@@ -48,11 +48,11 @@ class SageMakerBackend:
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Return why SageMaker would refuse a bundle, as far as it reports that without creating a job."""
-        return submit.validate(_connection(bundle), bundle)
+        return submit.validate(connection_of(bundle), bundle)
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return a handle without an ARN: the job is found by the name in the bundle."""
-        return self._handle(bundle, _connection(bundle).region)
+        return self._handle(bundle, connection_of(bundle).region)
 
     def submit(self, bundle: Bundle) -> JobHandle:
         """Upload the recipe and start the job; the same bundle again changes nothing.
@@ -60,7 +60,7 @@ class SageMakerBackend:
         Raises:
             ProblemsFound: Every reason why it was not submitted; nothing remains of it.
         """
-        connection = _connection(bundle)
+        connection = connection_of(bundle)
         arn, is_new = submit.submit(connection, bundle)
         return replace(self._handle(bundle, connection.region), uid=arn, is_new=is_new)
 
@@ -125,7 +125,7 @@ def planned_request(job: JobSpec) -> dict[str, Any]:
     return made
 
 
-def _connection(bundle: Bundle) -> Connection:
+def connection_of(bundle: Bundle) -> Connection:
     """Return the services in the region that a bundle's configuration names."""
     return connect(bundles.config_of(bundle)["cluster"]["sm_jobs_config"].get("region"))
 

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 from launcher.backends.sagemaker import JOBS, submit
+from launcher.backends.sagemaker.backend import connection_of
 from launcher.backends.sagemaker.client import Connection, Refused, bucket_and_key, connect, problem
 from launcher.backends.sagemaker.constraints import ECR_IMAGE
 from launcher.backends.sagemaker.request import RECIPE_CHANNEL
-from launcher.bundle import store
 from launcher.common.problems import Problem
 from launcher.common.texts import counted
 from launcher.model.finding import Answer, Question, clock, found, http_time, ok, or_ok, unknown
@@ -35,7 +35,7 @@ class SageMakerDoctor:
 
     def examine(self, job: JobSpec, bundle: Bundle) -> Iterator[Answer]:
         """Yield whether AWS knows the user, and the questions about the request's members."""
-        connection = connect(store.config_of(bundle)["cluster"]["sm_jobs_config"].get("region"))
+        connection = connection_of(bundle)
         try:
             identity = connection.call("sts", "get_caller_identity")
         except Refused as error:

@@ -23,7 +23,7 @@ from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables
 from launcher.model.family_registry import interface
 from launcher.model.instances import canonical
-from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT, Entry, Interface
+from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT, Entry
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism import smp
 
@@ -103,6 +103,7 @@ def of_draft(checked: CheckedRecipe) -> Plan:
 def of_job(job: JobSpec) -> Plan:
     """Return the inputs of a planned job's request."""
     family, jobs = interface(job), jobs_of(job)
+    config = {family.config_variable: f"{RECIPE_DIR}/{BASE_CONFIG}"} if family.config_variable else {}
     return Plan(
         jobs,
         job.config,
@@ -111,15 +112,10 @@ def of_job(job: JobSpec) -> Plan:
         job.nproc_per_node,
         job.resources.instance_type or "",
         job.image,
-        {**_config_path(family), **family.workers.env(job)},
+        {**config, **family.workers.env(job)},
         family.hyperparameters(job.recipe_tree, jobs.role or ""),
         family.channels(job),
     )
-
-
-def _config_path(family: Interface) -> dict[str, str]:
-    """Return the variable that names the configuration, for a program that reads one."""
-    return {family.config_variable: f"{RECIPE_DIR}/{BASE_CONFIG}"} if family.config_variable else {}
 
 
 def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
