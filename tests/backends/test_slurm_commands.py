@@ -9,7 +9,7 @@ from test_slurm_rendering import OPEN, PUBLISHED
 from launcher import pipeline
 from launcher.backends.slurm import programs, queue
 from launcher.backends.slurm.backend import SlurmBackend
-from launcher.backends.slurm.host import Host
+from launcher.backends.slurm.host import LoginNode
 from launcher.backends.slurm.place import HERE
 from launcher.common.problems import ProblemsFound
 
@@ -137,7 +137,7 @@ def test_a_job_is_not_taken_for_unknown_while_accounting_does_not_answer(command
 def test_a_failure_of_ssh_gets_the_remedy_that_fits(commands, message, code, remedy):
     commands("ssh", message, 255)
     with pytest.raises(ProblemsFound) as error:
-        Host("cluster", "jobs").run("squeue")
+        LoginNode("cluster", "jobs").run("squeue")
     (problem,) = error.value.problems
     assert problem.code == code and remedy in problem.remedy and message in problem.message
 

@@ -41,7 +41,7 @@ _FETCH_S = 600.0
 """Time limit of one answer."""
 
 
-class Host(Place):
+class LoginNode(Place):
     """A login node and a folder there, in the file system that its cluster's nodes share.
 
     Every method raises ProblemsFound if the node is not reached or the connection was lost (E455), or if it refuses
@@ -147,15 +147,15 @@ class Host(Place):
 
 
 @functools.cache
-def _host(name: str, folder: str, _: str | None) -> Host:
-    return Host(name, folder)
+def _login_node(name: str, folder: str, _: str | None) -> LoginNode:
+    return LoginNode(name, folder)
 
 
 def place_of(cluster: Mapping[str, Any]) -> Place:
     """Return where the jobs of a `cluster` section are submitted and followed."""
     # A name means another node in another configuration of OpenSSH.
     config = os.environ.get(ENV_CONFIG)
-    return _host(cluster["ssh"], cluster["ssh_folder"], config) if cluster.get("ssh") else HERE
+    return _login_node(cluster["ssh"], cluster["ssh_folder"], config) if cluster.get("ssh") else HERE
 
 
 @contextlib.contextmanager

@@ -202,8 +202,10 @@ def hosts(text: str) -> set[str]:
         if (parts := _HOSTS.fullmatch(name)) is None:
             return set()
         prefix, ranges = parts.groups()
-        found |= set() if ranges else {prefix}
-        for span in ranges.split(",") if ranges else ():
+        if not ranges:
+            found.add(prefix)
+            continue
+        for span in ranges.split(","):
             first, _, last = span.partition("-")
             numbers = range(int(first), int(last or first) + 1)
             if len(numbers) > _MOST_HOSTS:
