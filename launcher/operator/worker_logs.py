@@ -93,7 +93,7 @@ def follow_attempts(
 
     is_whole = selection.attempt is None and until_s == math.inf
     events_until = EventLogReader(run_dir).until if is_whole else no_events
-    tail, known = Tail(selection, events_until), list[Start]()
+    log, known = Tail(selection, events_until), list[Start]()
 
     def look() -> bool:
         nonlocal known
@@ -102,7 +102,7 @@ def follow_attempts(
         return has_ended or pause is None
 
     def new(is_last: bool) -> Iterator[LogLine]:
-        yield from tail.new_lines(known, is_last=is_last)
+        yield from log.new_lines(known, is_last=is_last)
         if known or is_last:  # without attempts, the events belong to an earlier launch
             yield from events_until(None)
 

@@ -139,10 +139,10 @@ def _typical_stay(timeline: Timeline) -> str | None:
     times = f"{median(blocked):.1f} s" if len(blocked) == 1 else f"{median(blocked):.1f} s each, in the median"
     parts = ", ".join(_medians(stays, [each for each in fields(StayParts) if each.name in _BLOCKING]))
     moved = sum(each.moved_bytes for each in stays) / 1e6
-    text = f"{kind} blocked training for {times} ({parts}); {moved:,.1f} MB moved."
+    sentence = f"{kind} blocked training for {times} ({parts}); {moved:,.1f} MB moved."
     if timeline.restart_s is not None:
-        text += f" Restarts would have taken about {timeline.restart_s:.1f} s more each."
-    return text
+        sentence += f" Restarts would have taken about {timeline.restart_s:.1f} s more each."
+    return sentence
 
 
 def _medians(starts: Sequence[StartParts | StayParts], parts: Sequence[Field[Any]]) -> Iterator[str]:

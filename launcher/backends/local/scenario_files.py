@@ -113,11 +113,11 @@ def _brought_forward(events: list[Event], steps: int) -> list[Event]:
 
     Those counted in steps keep their order and proportions; the last comes after two thirds of the steps.
     """
-    counted = [event.at.step for event in events if event.at.step]
+    in_steps = [event.at.step for event in events if event.at.step]
     last = max(1, steps * 2 // 3)
-    if not counted or max(counted) <= last:
+    if not in_steps or max(in_steps) <= last:
         return events
-    scale = last / max(counted)
+    scale = last / max(in_steps)
     return [
         event.model_copy(update={"at": At(step=max(1, round(event.at.step * scale)))}) if event.at.step else event
         for event in events

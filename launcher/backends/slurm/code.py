@@ -143,10 +143,10 @@ def place(source: Source, bundle_dir: Path) -> list[str]:
 
 def _check_out(source: Source, repository: str, tree: Path) -> str:
     """Check a revision out, without its history; return its commit, and where it comes from."""
-    place = repository if _is_address(repository) else str(Path(source.folder) / Path(repository).expanduser())
+    address = repository if _is_address(repository) else str(Path(source.folder) / Path(repository).expanduser())
     words = ["clone", "--quiet", "--no-checkout", *(("--depth=1",) if not source.commit else ())]
     words += [f"--branch={source.branch}"] if source.branch else []
-    _git(*words, "--", place, str(tree), key=_REPOSITORY, env=_credentials(place, source.token))
+    _git(*words, "--", address, str(tree), key=_REPOSITORY, env=_credentials(address, source.token))
     name = f"{source.commit or 'HEAD'}^{{commit}}"
     commit = _git("-C", str(tree), "rev-parse", "--verify", "--end-of-options", name, key="git.commit").strip()
     _git("-C", str(tree), "checkout", "--quiet", "--detach", commit, key=_REPOSITORY)
@@ -193,8 +193,8 @@ def _irregular(top: Path, is_result: Callable[[Path], bool]) -> list[str]:
     options = ("--others", "--ignored", "--exclude-standard", "--directory")
     ignored = {top / name.rstrip("/") for name in _git("-C", str(top), "ls-files", "-z", *options).split("\0")[:-1]}
     found = {}
-    for place, folders, names in os.walk(top):
-        here = Path(place)
+    for where, folders, names in os.walk(top):
+        here = Path(where)
         folders[:] = [each for each in folders if each != ".git" and here / each not in ignored]
         for path in sorted(here / name for name in names):
             if (kind := file_kinds.irregular(path, follow_links=False)) and not is_result(path):

@@ -249,7 +249,7 @@ class FixedJob(Job):
         self._fetch()
         refuse_unknown_ranks(selection.ranks, self._num_ranks)
         refuse_unknown_attempt(selection.attempt, self._files.attempts())
-        tail, reader, state = Tail(selection, is_shared=True), self._files.event_reader(), JobState.PENDING
+        log, reader, state = Tail(selection, is_shared=True), self._files.event_reader(), JobState.PENDING
         fetch = patiently(partial(self._fetch, selection.ranks))
 
         def has_ended() -> bool:
@@ -259,7 +259,7 @@ class FixedJob(Job):
 
         def has_files() -> bool:
             starts = self._selected(selection)
-            return bool(starts) and tail.has_files(starts[-1])
+            return bool(starts) and log.has_files(starts[-1])
 
         def patience_s() -> float:
             # Only a job that succeeded has certainly written its logs.
@@ -269,7 +269,7 @@ class FixedJob(Job):
 
         def new(is_last: bool) -> Iterator[LogLine]:
             fetch()
-            yield from tail.new_lines(self._selected(selection), is_last=is_last)
+            yield from log.new_lines(self._selected(selection), is_last=is_last)
             if follow and selection.attempt is None:
                 yield from map(event_line, self._files.events(reader))
 
