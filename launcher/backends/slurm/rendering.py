@@ -83,7 +83,8 @@ def render(job: JobSpec) -> dict[str, str]:
     files = _elastic(job, options, runtime, given, batch, node) if job.elastic else _fixed(job, options, batch, node)
     if job.elastic or (options.requeue and options.release.enabled):
         files[RELEASE_FILE] = _release(job, options, given, nodes if job.elastic else None)
-    files[VARIABLES_FILE] = render_template("slurm/variables.sh.j2", **_variables(job))
+    secrets = {name: ref["env"] for name, path, ref in secret_references(job.config) if path != "git.token"}
+    files[VARIABLES_FILE] = render_template("slurm/variables.sh.j2", env=_environment(job), secrets=secrets)
     return {**files, code.CODE_FILE: code.as_file(source)} if source else files
 
 
@@ -139,12 +140,11 @@ def _elastic(
         requeues=options.requeue,
         growth=options.growth,
     )
-    graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
     is_warm = runtime == "none" and ENTRYPOINT in node["program"]
     agent = {
         **node,
         "in_place_timeout_s": job.in_place_timeout_s,
-        "graceful": graceful,
+        "graceful": job.elastic is not None and job.elastic.use_graceful_shutdown,
         "warm_module": WARM_MODULE,
         "warm_modules": interface(job).modules(job) if is_warm else (),
     }
@@ -208,13 +208,6 @@ def _python(options: Settings, runtime: str) -> str:
     return '"${RECIPES_PYTHON:-python3}"' if runtime == "none" else "python3"
 
 
-def _variables(job: JobSpec) -> dict[str, Mapping[str, str]]:
-    """Return the variables of a job's processes, and of those that are secret the sources."""
-    graceful = job.elastic is not None and job.elastic.use_graceful_shutdown
-    secrets = {name: ref["env"] for name, path, ref in secret_references(job.config) if path != "git.token"}
-    return {"env": {**(GRACEFUL_ENV if graceful else {}), **_environment(job)}, "secrets": secrets}
-
-
 def _environment(job: JobSpec) -> dict[str, str]:
     """Return the variables of a job's processes that are not secret; the recipe's own override the others."""
     is_several = job.max_nodes > 1 and job.resources.accelerators > 0
@@ -222,6 +215,7 @@ def _environment(job: JobSpec) -> dict[str, str]:
     # Source: torch.distributed.run: --shutdown-timeout.
     patience_s = str(min(job.save_timeout_s, _MOST_PATIENCE_S))
     return {
+        **(GRACEFUL_ENV if job.elastic and job.elastic.use_graceful_shutdown else {}),
         **({} if job.elastic else {ENV_SAVES_ON_TERM: "1", "PET_SHUTDOWN_TIMEOUT": patience_s}),
         **(SEVERAL_NODES if is_several else {}),
         **(_EFA if is_several and job.resources.efa else {}),
