@@ -156,8 +156,7 @@ class LocalBackend:
             "warm_modules": family.modules(job) if ENTRYPOINT in command else (),
         }
         files, problems = _scenario(job)
-        if problems:
-            raise ProblemsFound(problems)
+        raise_any(problems)
         local = local_json(_hang_limits(job), _checkpoint_folder(job))
         return {SCRIPT_FILE: render_template("local/run.sh.j2", **context), LOCAL_FILE: local, **files}
 

@@ -12,7 +12,7 @@ from launcher.backends.sagemaker.follow import describe
 from launcher.backends.sagemaker.request import RECIPE_CHANNEL, REQUEST, recipe_files
 from launcher.common import console
 from launcher.common.interrupts import Interrupted, signum
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail, raise_any
 from launcher.model.job_spec import Bundle
 
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
@@ -64,8 +64,7 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
         ProblemsFound: Every reason why it was refused; nothing remains of it, unless E352 says that it may exist.
     """
     request = request_of(bundle)
-    if found := request_problems(request):
-        raise ProblemsFound(found)
+    raise_any(request_problems(request))
     bucket, prefix = bucket_and_key(recipe_uri(request) or "")
     files = recipe_files(bundle.files) if bucket else {}  # a serverless job has no recipe channel
     try:

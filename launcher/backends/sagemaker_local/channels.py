@@ -14,7 +14,7 @@ from launcher.backends.sagemaker_local import fastfile, manifests
 from launcher.backends.sagemaker_local.manifests import Entry
 from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.pipe import Writer
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, ProblemsFound, fail, gathering, raise_any
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +82,9 @@ def prepare(channels: Sequence[Mapping[str, Any]], default_mode: str, place: Pla
     contents: list[_Content] = []
     problems: list[Problem] = []
     for channel in channels_of(channels, place):
-        try:
+        with gathering(problems):
             contents.append(_Content.of(channel, default_mode, stores))
-        except ProblemsFound as found:
-            problems.extend(found.problems)
-    if problems:
-        raise ProblemsFound(tuple(problems))
+    raise_any(problems)
     feeds: list[Feed] = []
     try:
         for content in contents:
@@ -159,17 +156,15 @@ class _Content:
         """List a channel's content; raise everything that is wrong with it."""
         mode, source = channel.get("InputMode") or default_mode, channel["DataSource"]
         path = f"InputDataConfig.{channel['ChannelName']}"
-        wrong = [
+        raise_any(
             Problem("E372", f"{path}.{key}", message, value=value, allowed=allowed)
             for key, message, value, allowed in misfits(channel, mode)
-        ]
-        if wrong:
-            raise ProblemsFound(tuple(wrong))
+        )
         if "FileSystemDataSource" in source:
             return cls(channel, mode, folder=_folder(source["FileSystemDataSource"], path, stores))
         entries = tuple(manifests.read(source["S3DataSource"], stores))
-        if mode != "Pipe" and (wrong := list(manifests.path_problems(entries))):
-            raise ProblemsFound(tuple(wrong))
+        if mode != "Pipe":
+            raise_any(manifests.path_problems(entries))
         return cls(channel, mode, entries)
 
     def provided(self, place: Place, stores: Stores) -> Feed:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from launcher.backends.sagemaker_local.objects import Object, Stores
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, fail, raise_any
 
 Piece: TypeAlias = Object | bytes
 """A unit of streaming: an object's bytes, or a value of an augmented manifest."""
@@ -97,11 +97,10 @@ def _manifest(uri: str, stores: Stores) -> list[Entry]:
     prefix, keys = _listed(uri, stores)
     there = {found.uri: found for found in stores.list(prefix)}
     missing = [key for key in keys if prefix + key not in there]
-    if missing:
-        problems = [Problem("E420", prefix + key, "does not exist", where=uri) for key in missing[:_MOST_SHOWN]]
-        if (more := len(missing) - _MOST_SHOWN) > 0:
-            problems.append(Problem("E420", uri, f"lists {more} more objects that do not exist"))
-        raise ProblemsFound(tuple(problems))
+    problems = [Problem("E420", prefix + key, "does not exist", where=uri) for key in missing[:_MOST_SHOWN]]
+    if (more := len(missing) - _MOST_SHOWN) > 0:
+        problems.append(Problem("E420", uri, f"lists {more} more objects that do not exist"))
+    raise_any(problems)
     return [Entry(key.lstrip("/"), (there[prefix + key],)) for key in keys]
 
 
@@ -142,8 +141,7 @@ def _augmented(uri: str, names: Sequence[str], stores: Stores) -> list[Entry]:
             problems.append(Problem("E423", uri, f"line {number}: is not a JSON object"))
         except ValueError as error:
             problems.append(Problem("E423", uri, f"line {number}: {error}"))
-    if problems:
-        raise ProblemsFound(tuple(problems[:_MOST_SHOWN]))
+    raise_any(problems[:_MOST_SHOWN])
     if not entries:
         raise fail("E423", uri, "has no lines")
     return entries

@@ -15,7 +15,7 @@ from launcher.backends.sagemaker.request import CHECKPOINTS, TENSORBOARD
 from launcher.backends.sagemaker_local.manifests import Entry, path_problems
 from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.optml import Host
-from launcher.common.problems import ProblemsFound
+from launcher.common.problems import ProblemsFound, raise_any
 from launcher.runtime.file_kinds import irregular
 
 INTERVAL_S = 2.0
@@ -75,8 +75,7 @@ class Sync:
         """
         found = list(self.stores.list(self.folder.uri)) if self.folder.is_brought else []
         entries = [Entry(each.uri.removeprefix(self.folder.uri), (each,)) for each in found]
-        if problems := tuple(path_problems(entries)):
-            raise ProblemsFound(problems)
+        raise_any(path_problems(entries))
         for host in self.hosts:
             top = host.real(self.folder.path)
             top.mkdir(parents=True, exist_ok=True)

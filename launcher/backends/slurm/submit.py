@@ -17,7 +17,7 @@ from launcher.backends.slurm.run_files import ArrayTask, is_elastic, jobs_folder
 from launcher.backends.slurm.sbatch_options import plain
 from launcher.bundle import store
 from launcher.common import console, os_errors
-from launcher.common.problems import Notice, Problem, ProblemsFound, fail
+from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
 from launcher.common.texts import first_of
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
 from launcher.model.job_spec import Bundle, JobHandle
@@ -201,8 +201,7 @@ def _accepted(jobs: Sequence[QueuedJob]) -> list[Request]:
         request = requests.request_for(bundles, (*_dependency_words(job.after, cluster), *memory))
         problems += preflight.problems(request, is_tried=len(groups) > 1)
         made.append(request)
-    if problems:
-        raise ProblemsFound(tuple(each for i, each in enumerate(problems) if each not in problems[:i]))
+    raise_any(each for i, each in enumerate(problems) if each not in problems[:i])
     return made
 
 
