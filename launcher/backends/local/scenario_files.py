@@ -20,7 +20,7 @@ from launcher.backends.local.scenario import (
 from launcher.backends.local.simulation import local_options
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import Problem, shown
+from launcher.common.problems import Problem, first_line, shown
 from launcher.common.suggestions import did_you_mean
 from launcher.common.texts import counted
 from launcher.model.composition import nearest_origin
@@ -155,7 +155,7 @@ def _unreadable(error: Exception) -> str:
         return f"is not UTF-8: {error.reason} at byte {error.start}"
     if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
         return f"is not valid YAML at line {mark.line + 1}, column {mark.column + 1}: {error.problem}"
-    return f"is not valid YAML: {str(error).splitlines()[0]}"
+    return f"is not valid YAML: {first_line(error)}"
 
 
 def _lines(node: yaml.Node | None, path: str, name: str) -> Iterator[tuple[str, str]]:

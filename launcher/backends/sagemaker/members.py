@@ -5,7 +5,6 @@ Pure: a validator returns its argument, or raises ValueError with the reason.
 
 import posixpath
 import re
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
@@ -59,11 +58,11 @@ def kept_folder(path: str) -> str:
 
     Source: Amazon SageMaker API, CheckpointConfig, TensorBoardOutputConfig, DebugHookConfig: LocalPath.
     """
-    folder = PurePosixPath("/", absolute_path(path).strip("/"))
+    absolute_path(path)
     for own in (INPUT, MODEL):
-        if folder.is_relative_to(own) or PurePosixPath(own).is_relative_to(folder):
+        if syntax.is_below(path, own) or syntax.is_below(own, path):
             raise ValueError(f"{path} overlaps {own}, which SageMaker itself fills or uploads: /opt/ml/checkpoints")
-    if any(folder.is_relative_to(own) for own in _SYSTEM):
+    if any(syntax.is_below(path, own) for own in _SYSTEM):
         raise ValueError(f"{path} cannot hold files: /opt/ml/checkpoints")
     return path
 

@@ -1,17 +1,17 @@
 """Training jobs of SageMaker: the sources of the data, and the network to reach them."""
 
-import posixpath
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import PurePosixPath
 
 from launcher.backends.sagemaker import JOBS, request
 from launcher.backends.sagemaker.keys import API, jobs_of, sm_rule
 from launcher.backends.sagemaker.training_options import SmJobs
 from launcher.common.problems import Problem
+from launcher.common.syntax import is_below
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import MakeProblem
+from launcher.rules.checkpointing import persistent_path
 
 _INPUT = "How Amazon SageMaker Provides Training Information"
 _REFUSED_NAMES = {
@@ -107,9 +107,8 @@ def networks_are_given(checked: CheckedRecipe, problem: MakeProblem) -> Iterator
 @sm_rule("E265", "checkpoints", "inputs", more=("recipes.checkpointing",), source=f"{API}: CheckpointConfig, Channel")
 def path_outlives_the_container(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Files that a container writes outside the folders that the service keeps are lost with it."""
-    section = checked.recipe.checkpointing
-    path = section.persistent.path if section and section.persistent else ""
-    if not path.startswith("/"):
+    path = persistent_path(checked)
+    if not path or not path.startswith("/"):
         return
     jobs = jobs_of(checked)
     places = [jobs.checkpoints.local_path or request.CHECKPOINTS] if jobs.checkpoints.s3_uri else []
@@ -118,8 +117,7 @@ def path_outlives_the_container(checked: CheckedRecipe, problem: MakeProblem) ->
         for channel in request.channels(jobs).values()
         if channel["DataSource"].get("FileSystemDataSource", {}).get("FileSystemAccessMode") == "rw"
     ]
-    real = PurePosixPath(posixpath.normpath(path))
-    if not any(real.is_relative_to(place) for place in places):
+    if not any(is_below(path, place) for place in places):
         yield problem(
             PERSISTENT,
             "is not in a folder of the container that is kept: checkpoints would be lost with it",

@@ -17,6 +17,7 @@ from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.environment import secret_references
 from launcher.model.instances import Instance
 from launcher.rules import MakeProblem, rule
+from launcher.rules.checkpointing import persistent_path
 from launcher.rules.custom import is_script, script_of
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def _another_count(instance: Instance, checked: CheckedRecipe, distribution: "Di
 )
 def isolated_containers_reach_nothing(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A container without a network cannot fetch its code, or write checkpoints and tracking itself."""
-    jobs, section = jobs_of(checked), checked.recipe.checkpointing
+    jobs, path = jobs_of(checked), persistent_path(checked)
     if not jobs.network_isolation:
         return
     source = jobs.source_dir or ""
@@ -198,8 +199,7 @@ def isolated_containers_reach_nothing(checked: CheckedRecipe, problem: MakeProbl
         yield problem(path_of(checked, "source_dir"), message, value=source, remedy=remedy)
     if described(checked.backend).runs_here:  # where it has no effect
         return
-    path = section.persistent.path if section and section.persistent else ""
-    if path.startswith("s3://"):
+    if path and path.startswith("s3://"):
         message = "cannot be written by a container without a network"
         yield problem(PERSISTENT, message, value=path, remedy=kept_remedy(jobs, path))
     if arn := jobs.mlflow.resource_arn:
