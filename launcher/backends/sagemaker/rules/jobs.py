@@ -327,7 +327,7 @@ def serverless_jobs_have_no_container(checked: CheckedRecipe, problem: MakeProbl
             yield problem(path, message, value=value, remedy=f"{path}={nothing}")
     if checked.launch.container:
         yield problem("container", message, value=checked.launch.container, remedy="container=null")
-    script, path = getattr(checked.recipe, "training_cfg", None), f"{SCRIPT}.entry_script"
+    script, path = checked.recipe.training_cfg, f"{SCRIPT}.entry_script"
     if script and script.entry_script:
         yield problem(path, message, value=script.entry_script, remedy=f"{path}=null")
 

@@ -140,12 +140,12 @@ def _unpassable(name: str, value: Any, seen: set[str]) -> str | None:
 )
 def toolkit_starts_as_many(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Without MPI the toolkit decides how many processes a host runs: one for each device."""
-    if not is_script(checked) or checked.instance is None or not _has_toolkit(checked):
+    recipe = script_of(checked)
+    if recipe is None or checked.instance is None or not _has_toolkit(checked):
         return
-    distribution = getattr(checked.recipe, "distribution", None)
-    starts = checked.instance.processes or 1
+    distribution, starts = recipe.distribution, checked.instance.processes or 1
     is_data_parallel = distribution is not None and distribution.is_data_parallel
-    is_single = checked.devices == 1 and checked.recipe.trainer.num_nodes == 1 and not is_data_parallel
+    is_single = checked.devices == 1 and recipe.trainer.num_nodes == 1 and not is_data_parallel
     if not (distribution is not None and distribution.is_mpi) and not is_single and checked.devices != starts:
         message = f"the toolkit starts {starts} processes on {checked.instance.name}"
         remedy = f"training_cfg.run.ntasks_per_node={starts}, or ++recipes.distribution.mpi.enabled=true"
@@ -160,13 +160,14 @@ def toolkit_starts_as_many(checked: CheckedRecipe, problem: MakeProblem) -> Iter
 )
 def groups_start_as_many(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Instances of all groups run the script together, each with the planned number of processes."""
-    jobs = jobs_of(checked)
-    found = [checked.instance_of(group.instance_type) for group in jobs.instance_groups or ()]
-    if not is_script(checked) or not _has_toolkit(checked) or checked.instance not in found:
+    recipe, groups = script_of(checked), jobs_of(checked).instance_groups or ()
+    found = [checked.instance_of(group.instance_type) for group in groups]
+    if recipe is None or not _has_toolkit(checked) or checked.instance not in found:
         return
-    distribution = getattr(checked.recipe, "distribution", None)
     for i, instance in enumerate(found):
-        if instance and instance != checked.instance and (message := _another_count(instance, checked, distribution)):
+        if not instance or instance == checked.instance:
+            continue
+        if message := _another_count(instance, checked, recipe.distribution):
             path = f"{JOBS}.instance_groups.{i}.instance_type"
             yield problem(path, message, value=instance.name, allowed=f"types that run {checked.devices} processes")
 
