@@ -1,6 +1,7 @@
 """What an elastic job on Slurm gives back and gets, with a Slurm that only answers."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from background import await_true
@@ -46,10 +47,10 @@ def make(tmp_path):
     made, events = [], []
 
     def allocated(nodes, requested=None):
-        notice = lambda kind, message: events.append((kind, message))  # noqa: E731
+        writer = SimpleNamespace(add=lambda kind, message: events.append((kind, message)))
         policy = Policy(sizes=(1, 2, 3, 4), graceful_timeout_s=60)
         view = View(HOSTS[:nodes], is_preempted=False)
-        made.append(Allocation(tmp_path, "7", policy, (), view, notice, in_place=False, requested=requested))
+        made.append(Allocation(tmp_path, "7", policy, (), view, writer, in_place=False, requested=requested))
         return made[-1], events
 
     yield allocated

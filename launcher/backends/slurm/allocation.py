@@ -18,6 +18,7 @@ from launcher.backends.slurm import programs
 from launcher.backends.slurm.place import records
 from launcher.common.texts import counted
 from launcher.operator.control_loop import Cluster
+from launcher.operator.event_log import EventWriter
 from launcher.operator.types import Policy
 
 _REFRESH_S = 2.0
@@ -52,10 +53,6 @@ class View:
     is_preempted: bool
 
 
-Notice = Callable[[str, str], None]
-"""Records an event: its kind, and its message."""
-
-
 class Allocation(Cluster):
     """What the job has and may have. Its methods never wait for Slurm.
 
@@ -64,7 +61,7 @@ class Allocation(Cluster):
         options: Of a request for more nodes.
         in_place: Whether nodes can be added while it runs; otherwise it has to be requeued.
         view: The job as it was found.
-        notice: Records an event.
+        events: Records what Slurm gives and takes.
         requested: Maximum nodes that a user requested; None for no limit.
 
     Attributes:
@@ -81,7 +78,7 @@ class Allocation(Cluster):
         policy: Policy,
         options: Sequence[str],
         view: View,
-        notice: Notice,
+        events: EventWriter,
         *,
         in_place: bool,
         requested: int | None = None,
@@ -93,7 +90,7 @@ class Allocation(Cluster):
         self.idle_since_s: float | None = None
         self._policy = policy
         self._options, self._in_place = ("--exclusive", *options), in_place
-        self._notice = notice
+        self._events = events
         self._suspects: dict[str, tuple[subprocess.Popen[bytes] | None, float]] = {}
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="slurm")
         self._task: Future[None] | None = None
@@ -191,10 +188,10 @@ class Allocation(Cluster):
         kept = [host.name for host in self.view.hosts if host not in surplus]
         answer = programs.run("scontrol", "update", f"JobId={self.job_id}", f"NodeList={','.join(kept)}")
         if answer.code:
-            self._notice("operator", f"Slurm did not take back {counted(len(surplus), 'node')}: {answer.error}")
+            self._events.add("operator", f"Slurm did not take back {counted(len(surplus), 'node')}: {answer.error}")
             time.sleep(1.0)
         else:
-            self._notice("released", f"given back to Slurm: {', '.join(names)}")
+            self._events.add("released", f"given back to Slurm: {', '.join(names)}")
         self._look()
 
     def _grow(self) -> None:
@@ -239,7 +236,7 @@ class Allocation(Cluster):
         self.postpone(_RETRY_S)
         if request.returncode > 0:
             lines = [line for line in text.splitlines() if "error" in line]
-            self._notice("operator", f"more nodes were refused: {'; '.join(lines[-1:]) or request.returncode}")
+            self._events.add("operator", f"more nodes were refused: {'; '.join(lines[-1:]) or request.returncode}")
 
     def _merge(self, helper: str) -> None:
         """Move the nodes of a granted request into the job."""
@@ -249,11 +246,11 @@ class Allocation(Cluster):
             if answer.code:
                 programs.run("scancel", helper)
                 self.postpone(_RETRY_S)
-                self._notice("operator", f"more nodes were not added: {answer.error}")
+                self._events.add("operator", f"more nodes were not added: {answer.error}")
                 break
         self._look()
         if (gained := len(self.view.hosts) - before) > 0:
-            self._notice("granted", f"{counted(gained, 'node')} more from Slurm")
+            self._events.add("granted", f"{counted(gained, 'node')} more from Slurm")
 
     def _withdraw(self) -> None:
         request, self._wanted = self._wanted, None

@@ -228,7 +228,7 @@ def _run(files: JobFiles, interrupts: Interrupts, signals: SlurmSignals) -> int:
         job.policy,
         request.options,
         view,
-        EventWriter(run_dir).add,
+        EventWriter(run_dir),
         in_place=grows_in_place(request.growth),
         requested=known.requested if known else None,
     )
