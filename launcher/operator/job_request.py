@@ -11,7 +11,6 @@ from launcher.common.names import COLLECTIVE_TIMEOUT_S
 from launcher.common.problems import fail
 from launcher.model.following import refuse_unplanned_sizes
 from launcher.operator.types import Policy
-from launcher.runtime.durable import write_text
 
 PLAN_FILE = "plan.json"
 SCRIPT_FILE = "run.sh"
@@ -142,13 +141,8 @@ def refuse_unplanned_size(bundle_dir: Path, num_nodes: int, min_nodes: int | Non
         raise fail("E413", "min_nodes", message, value=min_nodes, allowed=str(sizes[0]))
 
 
-def request_size(run_dir: Path, num_nodes: int) -> None:
-    """Request another size from the operator of a running job."""
-    write_text(run_dir / REQUEST_FILE, size_request(num_nodes))
-
-
 def size_request(num_nodes: int) -> str:
-    """Return the text of REQUEST_FILE."""
+    """Return the text of REQUEST_FILE, with which the operator of a running job is asked for another size."""
     return json.dumps({"nodes": num_nodes})
 
 

@@ -26,7 +26,8 @@ from launcher.backends.slurm.backend import SlurmBackend
 from launcher.common.names import RUN_DIR
 from launcher.job_store import registry
 from launcher.model.job_spec import JobState
-from launcher.operator.job_request import request_size
+from launcher.operator.job_request import REQUEST_FILE, size_request
+from launcher.runtime.durable import write_text
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.usefixtures("store"), pytest.mark.long]
@@ -229,7 +230,7 @@ def test_a_job_goes_on_while_the_controller_restarts(cluster, tmp_path, alone):
     job.await_size(4)
     cluster.stop("slurmctld", signal.SIGKILL)
     try:
-        request_size(job.run_dir, 2)
+        write_text(job.run_dir / REQUEST_FILE, size_request(2))
         await_true(lambda: job.sizes[-1:] == [2])
     finally:
         cluster.start("slurmctld")

@@ -58,7 +58,7 @@ from launcher.operator.job_request import (
     local_json,
     read_job_request,
     refuse_unplanned_size,
-    request_size,
+    size_request,
 )
 from launcher.operator.snapshot import (
     OPERATOR_LOG,
@@ -70,6 +70,7 @@ from launcher.operator.snapshot import (
     unknown_state,
 )
 from launcher.operator.worker_logs import POLL_S, known_attempts, read_logs, tail
+from launcher.runtime.durable import write_text
 
 LOOPBACK_ENV = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 """Keeps collectives off the network, and off a host name that does not resolve. A recipe may override it.
@@ -279,7 +280,7 @@ class LocalBackend:
             remedy = f"recipes launch {handle.bundle_dir}{again}"
             raise fail("E412", "job", "is not running", value=handle.job_name, remedy=remedy)
         refuse_unplanned_size(handle.bundle_dir, num_nodes, min_nodes)
-        request_size(run_dir, num_nodes)
+        write_text(run_dir / REQUEST_FILE, size_request(num_nodes))
 
     def cancel(self, handle: JobHandle) -> None:
         """Stop the job according to its recipe and return when no process of it is left.
