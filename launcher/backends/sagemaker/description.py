@@ -34,9 +34,8 @@ class _Files(Files["Settings"]):
         from launcher.backends.sagemaker import request
 
         sent = json.loads(bundle.files[request.REQUEST])
-        if "OutputDataConfig" in sent:
-            yield "model", request.model_uri(sent)
-            yield "output", f"{request.output_uri(sent)}/output.tar.gz"
+        yield "model", request.model_uri(sent)
+        yield "output", f"{request.output_uri(sent)}/output.tar.gz"
         if "CheckpointConfig" in sent:
             yield "checkpoints", sent["CheckpointConfig"]["S3Uri"]
 

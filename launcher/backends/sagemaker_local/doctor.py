@@ -27,7 +27,7 @@ class ContractDoctor:
         request, machine = submit.request_of(bundle), json.loads(bundle.files[MACHINE_FILE])
         stores = Stores(machine["s3_endpoint"], machine["region"], machine["file_systems"])
         mode = request["AlgorithmSpecification"]["TrainingInputMode"]
-        for channel in request.get("InputDataConfig") or ():
+        for channel in request["InputDataConfig"]:
             if channel["ChannelName"] != RECIPE_CHANNEL:
                 yield Question("data", partial(_channel, channel, mode, stores))
 

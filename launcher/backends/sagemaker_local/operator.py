@@ -153,7 +153,7 @@ class Job:
         for path in self._recipe:
             self._stores.put(path, f"{recipe_uri(request)}{path.name}")
         mode = request["AlgorithmSpecification"]["TrainingInputMode"]
-        channels = request.get("InputDataConfig") or ()
+        channels = request["InputDataConfig"]
         groups: dict[str, tuple[str, ...]] = {}
         for host in self._hosts if "InstanceGroups" in request["ResourceConfig"] else ():
             groups[host.group] = (*groups.get(host.group, ()), host.name)
