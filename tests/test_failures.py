@@ -13,6 +13,7 @@ import launcher
 from launcher import Failure, JobFailed, ProblemsFound
 from launcher.api import log_stream
 from launcher.common.lines import excerpt
+from launcher.common.names import EVENTS_FILE
 from launcher.job_store import failures, registry
 from launcher.model.failure import ErrorLine, failure_from, to_data
 from launcher.model.following import Start, Tail, own_time_s
@@ -301,6 +302,15 @@ def test_an_event_names_its_node_once(tmp_path):
         ("node 1", "a worker failed (local rank 0 exited with code 1)"),
         ("node 1", "worker 3 crashes"),
     ]
+
+
+def test_an_event_after_one_that_a_full_disk_has_cut_off_has_a_line_of_its_own(tmp_path):
+    events = EventWriter(tmp_path)
+    events.add("launched")
+    with (tmp_path / EVENTS_FILE).open("a") as file:
+        file.write('{"time": 1.0, "kin')
+    events.add("request", "2 nodes requested")
+    assert [each.kind for each in job_events(tmp_path, lambda: True, None)] == ["launched", "request"]
 
 
 def test_the_end_of_a_failed_job_is_one_line_with_its_first_error():
