@@ -95,7 +95,7 @@ class AgentClient:
         self._confirm("/start", {AgentState.RUNNING, AgentState.COMPLETED, AgentState.FAULTED})
 
     def notify(self, notice: str | None) -> None:
-        """Tell workers that stay in their processes what the stop is for that follows; None to start them anew."""
+        """Announce the reason of the next stop to workers that stay in their processes; None to start them anew."""
         status = self.status()
         if status.state is AgentState.READY or not (status.is_in_place and self.started):
             return

@@ -80,10 +80,10 @@ class Connection:
             answer: dict[str, Any] = method(**arguments)
             return answer
         except ClientError as error:
-            told = error.response.get("Error", {})
+            reported = error.response.get("Error", {})
             status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-            message = bounded(told.get("Message") or str(error))
-            raise Refused(told.get("Code", ""), message, status, is_final=not self.doubts.is_any) from error
+            message = bounded(reported.get("Message") or str(error))
+            raise Refused(reported.get("Code", ""), message, status, is_final=not self.doubts.is_any) from error
         except BotoCoreError as error:
             raise _unasked(error) from error
 
@@ -183,7 +183,7 @@ def _unasked(error: Exception) -> ProblemsFound:
     """Return why AWS could not be called: no credentials, or no answer."""
     from botocore import exceptions
 
-    nobody = (
+    without_user = (
         exceptions.NoCredentialsError,
         exceptions.PartialCredentialsError,
         exceptions.CredentialRetrievalError,
@@ -195,7 +195,7 @@ def _unasked(error: Exception) -> ProblemsFound:
         exceptions.InvalidConfigError,
     )
     text = " ".join(str(error).split())
-    if isinstance(error, nobody):
+    if isinstance(error, without_user):
         remedy = "aws sso login, aws configure sso, or AWS_PROFILE"
         return fail("E394", JOBS, f"AWS does not know you: {text}", remedy=remedy)
     if isinstance(error, exceptions.ParamValidationError):

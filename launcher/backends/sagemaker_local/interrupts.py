@@ -64,7 +64,7 @@ class Interrupts:
         signal.setitimer(signal.ITIMER_REAL, _TICK_S, _TICK_S)
         try:
             self.rest(0)
-            self._end_if_wished()
+            self._end_if_requested()
             yield
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -72,15 +72,15 @@ class Interrupts:
 
     def _take(self, _signum: int, _frame: FrameType | None) -> None:
         self.count += 1
-        self._end_if_wished()
+        self._end_if_requested()
 
     def _look(self, _signum: int, _frame: FrameType | None) -> None:
         """Call `end` if the launcher has ended within the block; elsewhere `rest` detects that."""
         if self._end:
             self.rest(0)
-            self._end_if_wished()
+            self._end_if_requested()
 
-    def _end_if_wished(self) -> None:
+    def _end_if_requested(self) -> None:
         if self._end and self.count > self._spared:
             end, self._end = self._end, None  # another request must not interrupt `end`
             end()

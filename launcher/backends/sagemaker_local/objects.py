@@ -67,7 +67,7 @@ class Stores:
 
     def list(self, uri: str) -> Iterator[Object]:
         """Yield the objects whose URI begins with a prefix, sorted by key; folders are not objects."""
-        with _told(uri):
+        with _errors_as_problems(uri):
             if (path := _local(uri)) is not None:
                 for found, size in files.beginning_with(path):
                     yield Object(FILE + found, size)
@@ -85,7 +85,7 @@ class Stores:
 
     def fetch(self, uri: str, path: Path) -> None:
         """Copy an object to a file, whose folder is created if it is missing."""
-        with _told(uri):
+        with _errors_as_problems(uri):
             path.parent.mkdir(parents=True, exist_ok=True)
             if (source := _local(uri)) is not None:
                 files.copy(source, str(path))
@@ -120,7 +120,7 @@ class Stores:
 
         A stream of S3 resumes at its position when its connection is lost, as idle ones are.
         """
-        with _told(uri):
+        with _errors_as_problems(uri):
             if (path := _local(uri)) is not None:
                 stream = files.open_regular(path)
                 if offset:
@@ -130,7 +130,7 @@ class Stores:
 
     def put(self, path: Path, uri: str) -> None:
         """Copy a file to an object; it appears atomically."""
-        with _told(uri):
+        with _errors_as_problems(uri):
             if (target := _local(uri)) is not None:
                 files.publish(str(path), target)
             else:
@@ -150,7 +150,7 @@ class Stores:
                 raise _refused(error, uri) from error
 
     def _fetch_at_once(self, uri: str, path: str) -> None:
-        with self.open(uri) as stream, _told(uri), open(path, "wb") as target:
+        with self.open(uri) as stream, _errors_as_problems(uri), open(path, "wb") as target:
             shutil.copyfileobj(stream, target, 1 << 20)
 
     def _transfer(self, operation: str, uri: str, path: Path) -> None:
@@ -206,7 +206,7 @@ class S3Stream(io.RawIOBase):
             try:
                 data = self._body.read(len(buffer))
             except (BotoCoreError, OSError):
-                with _told(self._uri):
+                with _errors_as_problems(self._uri):
                     self._body = self._opened()
                 continue
             buffer[: len(data)] = data
@@ -241,7 +241,7 @@ def _local(uri: str) -> str | None:
 
 
 @contextmanager
-def _told(uri: str) -> Iterator[None]:
+def _errors_as_problems(uri: str) -> Iterator[None]:
     """Raise a store's refusal within the block as a Problem about the URI."""
     try:
         yield

@@ -1,7 +1,7 @@
 """Jobs as Slurm has them: one squeue for all jobs of the user, and sacct for those that the controller has forgotten.
 
 squeue comes first because it needs no accounting. The controller forgets an ended job after MinJobAge, 300 s by
-default; without accounting, what the batch script wrote then tells how it ended. A task of an array has the id
+default; without accounting, what the batch script wrote then shows how it ended. A task of an array has the id
 `<array>_<task>`.
 """
 

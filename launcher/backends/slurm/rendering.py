@@ -89,7 +89,7 @@ def render(job: JobSpec) -> dict[str, str]:
 
 
 def _fixed(job: JobSpec, options: Settings, batch: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, str]:
-    """Return the batch script and the script of a node, given what both kinds of job tell them."""
+    """Return the batch script and the script of a node, given what both kinds of job have in common."""
     is_mpi, runtime = _starts_by_mpi(job), node["runtime"]
     is_mpirun = is_mpi and options.mpi == "mpirun"
     mpi_words = [f"--mpi={options.mpi}", "--distribution=block"] if is_mpi and not is_mpirun else []
