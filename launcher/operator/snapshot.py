@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,7 +59,7 @@ def publish(run_dir: Path, snapshot: Snapshot) -> None:
     """Replace the state file atomically: a reader sees either the old state or the new one."""
     partial = run_dir / f".{STATE_FILE}.tmp"
     partial.write_text(json.dumps(redaction.masked_tree(asdict(snapshot)), indent=1), encoding="utf-8")
-    os.replace(partial, run_dir / STATE_FILE)
+    partial.replace(run_dir / STATE_FILE)
 
 
 def read_snapshot(run_dir: Path) -> Snapshot | None:
