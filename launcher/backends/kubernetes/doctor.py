@@ -102,7 +102,7 @@ def _observed(connection: Connection, subject: str, ask: Ask) -> Iterator[Answer
         for answer in ask(observed):
             answered.append(answer)
     except RequestFailed as error:
-        if error.status not in observed.statuses:
+        if error.status not in {each.status for each in observed.unread}:
             answered.append(problem(error, "cluster.namespace"))
     if observed.unread:  # what was not read is not fine
         answered = [each for each in answered if not (isinstance(each, Finding) and each.state is FindingState.OK)]
@@ -140,11 +140,6 @@ class _Observed(Connection):
             if error.status != _NOT_FOUND:
                 self.unread.append(error)
             raise
-
-    @property
-    def statuses(self) -> set[int]:
-        """Statuses of the failures; 0 is that of none."""
-        return {each.status for each in self.unread}
 
 
 def _specs(programs: Sequence[Manifest]) -> list[Mapping[str, Any]]:

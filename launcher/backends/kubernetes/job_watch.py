@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from launcher.backends.kubernetes import api_objects, job_status, lenient, server
-from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.api_errors import ApiError, RequestFailed, Unreachable, problem
 from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.backends.kubernetes.target import Holders, Object, Target, is_event_of, own_pods, uid_of
@@ -190,7 +190,7 @@ class Observer:
             try:
                 work(*arguments)
                 fault = None
-            except (ApiError, Unreachable, ProblemsFound) as error:
+            except (RequestFailed, ProblemsFound) as error:
                 fault = error
             finally:
                 if fault:
@@ -219,7 +219,7 @@ class Observer:
             item = self.inbox.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
             return None
-        if isinstance(item, (ApiError, Unreachable)):
+        if isinstance(item, RequestFailed):
             raise ProblemsFound((problem(item, "cluster.namespace", value=self.target.namespace),))
         if isinstance(item, (RuntimeError, ProblemsFound)):
             raise item
@@ -325,7 +325,7 @@ def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any
     try:
         found = connection.get(where, {"labelSelector": f"kueue.x-k8s.io/job-uid={target.uid}"})
         return tuple(lenient.mappings(found.get("items")))
-    except (ApiError, Unreachable):
+    except RequestFailed:
         return ()  # users of the namespace may lack the permission to read them
 
 
