@@ -36,7 +36,7 @@ class _Job:
 
     def __init__(self, handle: JobHandle):
         bundle, _ = bundles.read(handle.bundle_dir)
-        self.nodes = int(json.loads(bundle.files["plan.json"])["initial_nodes"])
+        self.nodes = int(bundle.plan["initial_nodes"])
         self._digest, self.id = bundle.digest, handle.native_id
         self.cluster = Cluster(handle.context or address_of(None))
 

@@ -16,7 +16,7 @@ from launcher.backends.ray.options import ray_options
 from launcher.backends.ray.request import CONFIGS, DIGEST, Request, read
 from launcher.bundle.store import config_of
 from launcher.common import os_errors, variables
-from launcher.common.names import CONFIG_DIR, RUN_DIR
+from launcher.common.names import RUN_DIR
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
 from launcher.model.config_tree import get
 from launcher.model.environment import unset_secrets
@@ -140,7 +140,7 @@ def ray_job(bundle: Bundle) -> RayJob:
     """
     request = read(bundle)
     raise_any((*folder_problems(request), *unset_secrets(config_of(bundle))))
-    node = {GPU: int(json.loads(bundle.files["plan.json"])["nproc_per_node"])}
+    node = {GPU: int(bundle.plan["nproc_per_node"])}
     command = request.job["entrypoint"]
     source = "recipes.trainer.num_nodes and devices; cluster=ray learns its real nodes when the job is submitted"
     driver = Driver(command, _environment(request), functools.partial(gather, bundle, request))
@@ -160,11 +160,10 @@ def gather(bundle: Bundle, request: Request, folder: Path) -> None:
         for each in _IGNORED:
             with (folder / each).open("a", encoding="utf-8") as ignored:
                 ignored.write(f"\n!/{CONFIGS}\n!/{CONFIGS}/*\n")
-    for name, text in bundle.files.items():
-        if name.startswith(f"{CONFIG_DIR}/"):
-            path = folder / CONFIGS / name.removeprefix(f"{CONFIG_DIR}/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+    for name, text in bundle.configs.items():
+        path = folder / CONFIGS / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
 
 
 def folder_problems(request: Request) -> Iterator[Problem]:
