@@ -72,17 +72,16 @@ def submit(cluster: Cluster, bundle: Bundle) -> tuple[bool, tuple[Notice, ...]]:
         ProblemsFound: Every reason why it was not submitted.
     """
     job = job_id(bundle)
-    if _is_there(cluster, job, bundle):
+    if _exists(cluster, job, bundle):
         return False, ()
     request = read(bundle)
-    problems, notices = lacks(cluster, request)
-    if found := (*problems, *folder_problems(request), *unset_secrets(config_of(bundle))):
-        raise ProblemsFound(found)
+    problems, notices = refusals(cluster, bundle, request)
+    raise_any(problems)
     try:
         _send(cluster, bundle, request, job)
     except ProblemsFound as error:
         try:
-            if _is_there(cluster, job, bundle):  # the answer was lost, not the request
+            if _exists(cluster, job, bundle):  # the answer was lost, not the request
                 return True, notices
         except ProblemsFound:
             raise ProblemsFound((*error.problems, _in_doubt(bundle, job)), _OUTCOME) from error
@@ -90,17 +89,17 @@ def submit(cluster: Cluster, bundle: Bundle) -> tuple[bool, tuple[Notice, ...]]:
     return True, notices
 
 
-def _is_there(cluster: Cluster, job: str, bundle: Bundle) -> bool:
+def _exists(cluster: Cluster, job: str, bundle: Bundle) -> bool:
     """Return whether the cluster has a bundle's job.
 
     Raises:
         ProblemsFound: Another job has its submission id.
     """
-    there = cluster.find(job)
-    if there and (there.metadata or {}).get(DIGEST) != bundle.digest:
+    found = cluster.find(job)
+    if found and (found.metadata or {}).get(DIGEST) != bundle.digest:
         message, remedy = "the cluster has another job of that name", "launch the recipe again; names have a suffix"
         raise fail("E827", "recipes.run.name", message, value=job, remedy=remedy)
-    return there is not None
+    return found is not None
 
 
 def _in_doubt(bundle: Bundle, job: str) -> Problem:
@@ -139,7 +138,7 @@ def ray_job(bundle: Bundle) -> RayJob:
         ProblemsFound: Its code or a secret of it is not here.
     """
     request = read(bundle)
-    raise_any((*folder_problems(request), *unset_secrets(config_of(bundle))))
+    raise_any(_absent_parts(bundle, request))
     node = {GPU: int(bundle.plan["nproc_per_node"])}
     command = request.job["entrypoint"]
     source = "recipes.trainer.num_nodes and devices; cluster=ray learns its real nodes when the job is submitted"
@@ -164,6 +163,18 @@ def gather(bundle: Bundle, request: Request, folder: Path) -> None:
         path = folder / CONFIGS / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def refusals(cluster: Cluster, bundle: Bundle, request: Request) -> tuple[tuple[Problem, ...], tuple[Notice, ...]]:
+    """Return why a job would be refused, or would wait for ever, and what the user should know."""
+    problems, notices = lacks(cluster, request)
+    return (*problems, *_absent_parts(bundle, request)), notices
+
+
+def _absent_parts(bundle: Bundle, request: Request) -> Iterator[Problem]:
+    """Yield what this machine lacks of a job: the folder with its code, the values of its secrets."""
+    yield from folder_problems(request)
+    yield from unset_secrets(config_of(bundle))
 
 
 def folder_problems(request: Request) -> Iterator[Problem]:
