@@ -15,7 +15,7 @@ from launcher.backends.kubernetes.target import Places, Target
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
 
-JOB = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", Places("j", (("pods", 2),), 2))
+JOB = Target("HyperPodPyTorchJob", "team", "j", "u", {"recipe-launcher/job": "j"}, Places("j", (("pods", 2),), 2))
 PODS, EVENTS = path("Pod", "team"), path("Event", "team")
 
 

@@ -83,6 +83,11 @@ def snapshots(
             connection.stop.wait(pause_s(failures))
 
 
+def objects(connection: Connection, where: str, query: Mapping[str, object] | None = None) -> list[Object]:
+    """Return the objects of a complete list."""
+    return [*listed(connection, where, query or {})[0].values()]
+
+
 def listed(connection: Connection, where: str, query: Mapping[str, object]) -> tuple[dict[str, Object], str]:
     """Return a complete list by uid, and its version; read page by page, again if a page has expired."""
     while True:
@@ -270,8 +275,8 @@ def read_objects(connection: Connection, target: Target) -> tuple[Object | None,
     job = _read_job(connection, target)
     # Before the status names StatefulSets, only labels can tell a job's pods apart.
     query = {} if Holders.of(job).are_known else {"labelSelector": target.selector}
-    pods, _ = listed(connection, api_objects.path("Pod", target.namespace), query)
-    return job, own_pods(pods.values(), target, job)
+    pods = objects(connection, api_objects.path("Pod", target.namespace), query)
+    return job, own_pods(pods, target, job)
 
 
 def _read_job(connection: Connection, target: Target) -> Object | None:
