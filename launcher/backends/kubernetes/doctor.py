@@ -258,10 +258,11 @@ def _pod_security(connection: Connection, job: JobSpec, programs: Sequence[Manif
 
     namespace = connection.get(api_objects.path("Namespace", "", programs[0].namespace))
     level = (namespace["metadata"].get("labels") or {}).get(_LEVEL, "privileged")
-    beyond = {
-        "restricted": lambda: list(exceptions(job)),
-        "baseline": lambda: [each for spec in _specs(programs) for each in pod_policy.beyond_baseline(spec)],
-    }.get(level, list)()
+    beyond: list[str] = []
+    if level == "restricted":
+        beyond = list(exceptions(job))
+    elif level == "baseline":
+        beyond = [each for spec in _specs(programs) for each in pod_policy.beyond_baseline(spec)]
     if beyond:
         message = f"the namespace enforces {level}, and the pods have {'; '.join(dict.fromkeys(beyond))}"
         remedy = "change the settings, or ask for another namespace: recipes governance generates one"
