@@ -20,6 +20,7 @@ from launcher.common.names import RUN_DIR
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
 from launcher.model.config_tree import get
 from launcher.model.environment import unset_secrets
+from launcher.model.following import STAYS_RECORDED, in_doubt
 from launcher.model.job_spec import Bundle, JobSpec
 from launcher.model.ray_job import GPU, Driver, RayJob
 from launcher.runtime.durable import write_text
@@ -28,7 +29,7 @@ _CLEARED = "ray-cleared.json"
 """File of a job's run folder: submission ids of its ended jobs, which Ray takes no second time."""
 _IGNORED = (".gitignore", ".rayignore")
 """Files that name what Ray's client does not copy. Source: Ray, Handling dependencies: working_dir."""
-_OUTCOME = "the job may exist; the launch stays recorded, and every command on the job looks again"
+_IN_DOUBT = "may have started: Ray did not answer the request"
 
 
 def job_id(bundle: Bundle) -> str:
@@ -84,7 +85,8 @@ def submit(cluster: Cluster, bundle: Bundle) -> tuple[bool, tuple[Notice, ...]]:
             if _exists(cluster, job, bundle):  # the answer was lost, not the request
                 return True, notices
         except ProblemsFound:
-            raise ProblemsFound((*error.problems, _in_doubt(bundle, job)), _OUTCOME) from error
+            doubt = in_doubt(bundle.directory, _IN_DOUBT, job)
+            raise ProblemsFound((*error.problems, doubt), f"the job may exist; {STAYS_RECORDED}") from error
         raise
     return True, notices
 
@@ -100,12 +102,6 @@ def _exists(cluster: Cluster, job: str, bundle: Bundle) -> bool:
         message, remedy = "the cluster has another job of that name", "launch the recipe again; names have a suffix"
         raise fail("E827", "recipes.run.name", message, value=job, remedy=remedy)
     return found is not None
-
-
-def _in_doubt(bundle: Bundle, job: str) -> Problem:
-    name = bundle.directory.name
-    remedy = f"recipes status {name} looks again; recipes cancel {name} stops it; recipes launch {name} keeps it"
-    return Problem("E352", "job", "may have started: Ray did not answer the request", value=job, remedy=remedy)
 
 
 def _send(cluster: Cluster, bundle: Bundle, request: Request, job: str) -> None:
