@@ -155,10 +155,10 @@ def gather(bundle: Bundle, request: Request, folder: Path) -> None:
         for each in _IGNORED:
             with (folder / each).open("a", encoding="utf-8") as ignored:
                 ignored.write(f"\n!/{CONFIGS}\n!/{CONFIGS}/*\n")
+    configs = folder / CONFIGS
+    configs.mkdir(parents=True)
     for name, text in bundle.configs.items():
-        path = folder / CONFIGS / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        (configs / name).write_text(text, encoding="utf-8")
 
 
 def refusals(cluster: Cluster, bundle: Bundle, request: Request) -> tuple[tuple[Problem, ...], tuple[Notice, ...]]:
