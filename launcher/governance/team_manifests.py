@@ -18,7 +18,7 @@ from launcher.common.templating import render_template
 from launcher.governance import pod_policy
 from launcher.governance.team import LONGEST_TEAM, Team
 from launcher.model import instances
-from launcher.model.instances import Instance
+from launcher.model.instances import EFA, HUGE_PAGES, Instance
 from launcher.model.validation import type_problems
 
 KUEUE_VERSIONS = ("v1beta1", "v1beta2")
@@ -217,7 +217,7 @@ def _devices(instance: Instance, nodes: int) -> dict[str, str]:
     if instance.accelerator_resource:
         found[instance.accelerator_resource] = str(instance.accelerators * nodes)
     if instance.efa:
-        found["vpc.amazonaws.com/efa"] = str(instance.efa * nodes)
+        found[EFA] = str(instance.efa * nodes)
     return found
 
 
@@ -243,7 +243,7 @@ def _counted(team: Team, nodes: int) -> dict[str, str]:
     """
     counts = {f"requests.{name}": amount for name, amount in _devices(team.instance, nodes).items()}
     if team.hugepages_mib_per_node:
-        counts["requests.hugepages-2Mi"] = f"{team.hugepages_mib_per_node * nodes}Mi"
+        counts[f"requests.{HUGE_PAGES}"] = f"{team.hugepages_mib_per_node * nodes}Mi"
     if team.storage_gib:
         counts["requests.storage"] = f"{team.storage_gib}Gi"
     return counts | {
@@ -266,7 +266,7 @@ def _queue_quotas(team: Team) -> list[dict[str, str]]:
 
     def amounts(nodes: int) -> dict[str, str]:
         pages = team.hugepages_mib_per_node
-        own = {"hugepages-2Mi": f"{pages * nodes}Mi"} if pages else {}
+        own = {HUGE_PAGES: f"{pages * nodes}Mi"} if pages else {}
         return {**_devices(team.instance, nodes), **_compute(team, nodes), **own}
 
     lent = amounts(team.borrow_nodes)

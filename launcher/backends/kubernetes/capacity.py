@@ -20,11 +20,11 @@ from launcher.common.problems import Notice
 from launcher.common.quantities import UnreadableQuantity
 from launcher.governance.quotas import per_pod
 from launcher.model.cluster_view import Capacity, Node, QuotaUse, Waiting
+from launcher.model.instances import INSTANCE_LABELS
 
 ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com/neuron", "amd.com/gpu")
 """Extended resources that are accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
 
-_INSTANCE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _HEALTH = (
     "sagemaker.amazonaws.com/node-health-status",
     "sagemaker.amazonaws.com/deep-health-check-status",
@@ -158,7 +158,7 @@ def _node(node: Mapping[str, Any], used: Mapping[str, Mapping[str, Fraction]] | 
     is_cordoned = (node.get("spec") or {}).get("unschedulable")
     return Node(
         metadata["name"],
-        next((labels[name] for name in _INSTANCE if name in labels), None),
+        next((labels[name] for name in reversed(INSTANCE_LABELS) if name in labels), None),
         ("Ready" if "Ready" in lenient.conditions(node) else "NotReady") + (", cordoned" if is_cordoned else ""),
         resource,
         total,

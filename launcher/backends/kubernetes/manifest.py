@@ -29,7 +29,7 @@ from launcher.common.templating import render_template
 from launcher.model.config_tree import get
 from launcher.model.environment import SEVERAL_NODES, plain_variables, secret_variables
 from launcher.model.family_registry import interface
-from launcher.model.instances import canonical, requested
+from launcher.model.instances import EFA, HUGE_PAGES, canonical, requested
 from launcher.model.interface import CONFIG_MOUNT, HEAD, SUBMITTER, WORKERS, Role
 from launcher.model.job_spec import JobSpec
 from launcher.model.start_script import GIT_URL
@@ -66,8 +66,7 @@ _SERVED_TTL_S = 3600
 read how it ended, on nodes that are paid for."""
 
 _EFA_PAGES = "5120Mi"
-"""Huge pages of a pod whose workers reach each other by EFA. Source: AWS, Run machine learning training on Amazon EKS
-with Elastic Fabric Adapter: hugepages-2Mi."""
+"""Huge pages of a pod whose workers reach each other by EFA. Source: that of HUGE_PAGES."""
 
 _RAY_VERSION = "2.46.0"
 """Version of Ray in the images of the published RayJobs. Source: their rayVersion."""
@@ -76,7 +75,7 @@ _TOPOLOGY = {
     "preferred_topology": "kueue.x-k8s.io/podset-preferred-topology",
     "required_topology": "kueue.x-k8s.io/podset-required-topology",
 }
-_RESOURCES = {"cpu": "cpu", "hugepages": "hugepages-2Mi", "memory": "memory"}
+_RESOURCES = {"cpu": "cpu", "hugepages": HUGE_PAGES, "memory": "memory"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +224,7 @@ def _ray_parts(job: JobSpec) -> tuple[Part, ...]:
 
     devices = limits(job)
     if job.resources.efa and workers.nodes(job) > 1:
-        devices.setdefault(_RESOURCES["hugepages"], _EFA_PAGES)
+        devices.setdefault(HUGE_PAGES, _EFA_PAGES)
     any_node = settings.node_selector or {}
     return (
         pods(head, 1, {}),
@@ -388,7 +387,7 @@ def limits(job: JobSpec) -> dict[str, Any]:
     if resources.accelerators and resources.accelerator_resource:
         found[resources.accelerator_resource] = resources.accelerators
     if resources.efa and job.max_nodes > 1:
-        found["vpc.amazonaws.com/efa"] = resources.efa
+        found[EFA] = resources.efa
     is_free = interface(job).memory_is_minimum
     return found | {name: value for name, value in _extra(job).items() if not (is_free and name == "memory")}
 

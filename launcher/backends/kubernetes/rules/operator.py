@@ -177,7 +177,7 @@ def tolerations_are_whole(checked: CheckedRecipe, problem: MakeProblem) -> Itera
 def instance_is_selected_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The instance type also determines devices and batches, so it is set in one place."""
     for label, value in (k8s_options(checked).node_selector or {}).items():
-        if label.endswith("node.kubernetes.io/instance-type") or label == "beta.kubernetes.io/instance-type":
+        if label in INSTANCE_LABELS:
             path = f"cluster.node_selector.{label}"
             is_same = canonical(str(value)) == canonical(checked.launch.instance_type)
             remedy = f"leave out {path}" + ("" if is_same else f", and set instance_type={value}")
