@@ -15,7 +15,7 @@ from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
 from launcher.common.quantities import amount
 from launcher.governance import team_manifests
-from launcher.governance.quotas import Quota, exceeds, limits_growth
+from launcher.governance.quotas import Demand, Quota, exceeds, limits_growth
 from launcher.model import instances
 
 P5 = ("team=research", "instance_type=ml.p5.48xlarge", "nodes=8")
@@ -428,9 +428,9 @@ def test_the_command_without_a_team_says_what_it_needs(capsys):
 
 @pytest.fixture
 def job(render):
-    """Return a function from overrides to the parsed job."""
+    """Return a function from overrides to what the rendered job requests."""
     batch = "recipes.training_config.training_args.train_batch_size=128"
-    return lambda *words: yaml_io.load(render(*LLAMA_K8S, batch, *words).files["manifests/job.yaml"])
+    return lambda *words: Demand.of(yaml_io.load(render(*LLAMA_K8S, batch, *words).files["manifests/job.yaml"]))
 
 
 def quotas_of(nodes, *words):

@@ -2,7 +2,16 @@
 
 import pytest
 
-from launcher.governance.quotas import Demand, Quota, exceeds, limits_growth, per_pod
+from launcher.governance import quotas
+from launcher.governance.quotas import Demand, Quota, per_pod
+
+
+def exceeds(job, quota):
+    return quotas.exceeds(Demand.of(job), quota)
+
+
+def limits_growth(job, quota):
+    return quotas.limits_growth(Demand.of(job), quota)
 
 
 def job(containers, *, replicas=1, policy=None, init=(), **part):

@@ -1,6 +1,5 @@
 """Differences between two recipes, two sizes, or a recipe and a bundle: one line per key."""
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -100,11 +99,11 @@ def of_recipe(
 def of_bundle(folder: Path, nodes: int | None, *, is_sized: bool) -> Side:
     """Return a bundle on disk: its complete configuration, or what the container reads at one size."""
     name = f"{CONFIG_DIR}/{config_name(nodes) if nodes else BASE_CONFIG}" if is_sized else "recipe.yaml"
-    files = store.read(folder)[0].files
-    if name not in files:
-        allowed = ", ".join(str(point["nodes"]) for point in json.loads(files["plan.json"])["scales"])
+    bundle, _ = store.read(folder)
+    if name not in bundle.files:
+        allowed = ", ".join(str(point["nodes"]) for point in bundle.plan["scales"])
         raise fail("E803", f"{folder}@{nodes}", f"the bundle has no size of {nodes} nodes", allowed=allowed)
-    found = dict(leaves(yaml_io.load(files[name])))
+    found = dict(leaves(yaml_io.load(bundle.files[name])))
     if not is_sized:
         found.pop(_TITLE, None)
     return Side(f"{folder}/{name}", found)

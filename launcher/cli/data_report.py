@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from launcher.api.samples import printable
 from launcher.common import pictures
+from launcher.common.texts import start_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,8 +151,8 @@ def _draw_dropped(axes: "Axes", dropped: Mapping[str, int]) -> None:
     rows = sorted(dropped.items(), key=lambda row: (row[1], row[0]))
     axes.barh(range(len(rows)), [number for _, number in rows], height=0.5, color=_DROPPED)
     for row, (reason, number) in enumerate(rows):
-        text = reason if len(reason) <= _MOST_LETTERS else f"{reason[:_MOST_LETTERS]}…"
-        axes.annotate(f"{number}  {text}", (0, row + 0.27), textcoords="offset points", xytext=(2, 1), fontsize=8)
+        text = f"{number}  {start_of(reason, _MOST_LETTERS)}"
+        axes.annotate(text, (0, row + 0.27), textcoords="offset points", xytext=(2, 1), fontsize=8)
     axes.set_yticks([])
     axes.set_ylim(-0.5, len(rows))
     axes.set_xlim(0, 1.05 * max(number for _, number in rows))

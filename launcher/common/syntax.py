@@ -101,22 +101,20 @@ def is_bucket(name: str) -> bool:
     return False
 
 
-DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """Source: Kubernetes, Object Names and IDs: RFC 1123 label names."""
-
-
-DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 """Source: Kubernetes, Object Names and IDs: DNS subdomain names."""
 
 
 def is_dns_label(text: str) -> bool:
     """Return whether a text is an RFC 1123 label."""
-    return bool(DNS_LABEL.fullmatch(text))
+    return bool(_DNS_LABEL.fullmatch(text))
 
 
 def is_dns_subdomain(text: str) -> bool:
     """Return whether a text is a DNS subdomain name, as most objects have."""
-    return bool(DNS_SUBDOMAIN.fullmatch(text))
+    return bool(_DNS_SUBDOMAIN.fullmatch(text))
 
 
 QUOTED = re.compile(r"""(["'])((?:\\.|(?!\1).)*)\1""")

@@ -57,6 +57,11 @@ def bounded(text: str) -> str:
     return printable(text)
 
 
+def start_of(text: str, most: int) -> str:
+    """Return the first characters of a text, and an ellipsis if there are more."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: `1 node`, `2 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
@@ -74,4 +79,4 @@ def object_text(value: object) -> str:
         text = repr(value)
     except Exception:  # whatever another program's class does
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= _MOST_OF_AN_OBJECT else f"{text[:_MOST_OF_AN_OBJECT]}…"
+    return start_of(text, _MOST_OF_AN_OBJECT)

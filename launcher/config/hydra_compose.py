@@ -30,6 +30,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.texts import start_of
 from launcher.config import resolvers
 from launcher.config.collection import CONFIG, SCHEME, USER_RECIPE
 from launcher.config.files import Choices, FileCache, Files, FileText, Layer, Reader
@@ -166,7 +167,7 @@ def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:
             try:
                 OmegaConf.create([node.value])
             except (OmegaConfBaseException, RecursionError):
-                mark, value = node.start_mark, node.value if len(node.value) < _SHOWN else f"{node.value[:_SHOWN]}…"
+                mark, value = node.start_mark, start_of(node.value, _SHOWN)
                 place = f"{path}:{mark.line + 1}:{mark.column + 1}"
                 yield Problem(
                     "E004", place, "is not a valid reference", value=value, allowed="${key.of.the.configuration}"

@@ -11,6 +11,7 @@ from typing import Any
 from launcher.common.problems import Problem, shown
 from launcher.common.secret_names import names_secret
 from launcher.common.suggestions import as_argument
+from launcher.common.texts import start_of
 from launcher.common.yaml_io import MAX_DEPTH
 from launcher.config.collection import (
     ALL_RECIPES,
@@ -139,9 +140,9 @@ def unreadable(text: str) -> Problem | None:
         text.encode()
     except UnicodeEncodeError:
         readable = text.encode("utf-8", "backslashreplace").decode()
-        return Problem("E001", _start(readable), "is not valid UTF-8", allowed="text in UTF-8")
+        return Problem("E001", start_of(readable, _SHOWN), "is not valid UTF-8", allowed="text in UTF-8")
     if "\0" in text and "." not in text.partition("=")[0]:  # the name of a file: E324 is about the other keys
-        return Problem("E001", _start(shown(text.replace("\0", "\\0"))), "contains a NUL character")
+        return Problem("E001", start_of(shown(text.replace("\0", "\\0")), _SHOWN), "contains a NUL character")
     if len(text) <= _SHORT:
         return None
     if len(text) > _LONGEST:
@@ -188,11 +189,7 @@ def _measured(text: str) -> tuple[int, int]:
 
 
 def _refused(text: str, message: str, allowed: str) -> Problem:
-    return Problem("E001", _start(shown(text)), message, allowed=allowed)
-
-
-def _start(text: str) -> str:
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return Problem("E001", start_of(shown(text), _SHOWN), message, allowed=allowed)
 
 
 def is_bare(word: str) -> bool:

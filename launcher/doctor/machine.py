@@ -19,7 +19,7 @@ from launcher.common.texts import counted
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.family_registry import interface, recipe_model
-from launcher.model.finding import Answer, Question, ok, warning
+from launcher.model.finding import Answer, Question, ok, or_ok, warning
 from launcher.pipeline import Prepared
 
 DISK, MEMORY, PORTS, VERSIONS = "disk", "memory", "ports", "versions"
@@ -157,13 +157,11 @@ def _versions(prepared: Prepared) -> Iterator[Answer]:
         required = importlib.metadata.requires(NAME) or []
     except importlib.metadata.PackageNotFoundError:
         required = []
-    wrong = [text for text in required if _is_unsupported(text, have)]
     listed = ", ".join(f"{name} {version}" for name, version in have.items())
-    for text in wrong:
-        name = text.partition(";")[0].strip()
-        yield warning(VERSIONS, f"{listed}: this launcher needs {name}", f"pip install '{name}'")
-    if not wrong:
-        yield ok(VERSIONS, f"Python {platform.python_version()}, {listed or 'no package of the trainer'}")
+    wrong = [text.partition(";")[0].strip() for text in required if _is_unsupported(text, have)]
+    faults = [warning(VERSIONS, f"{listed}: this launcher needs {each}", f"pip install '{each}'") for each in wrong]
+    message = f"Python {platform.python_version()}, {listed or 'no package of the trainer'}"
+    return or_ok(VERSIONS, faults, message)
 
 
 def _version(name: str) -> str | None:
@@ -176,13 +174,10 @@ def _version(name: str) -> str | None:
 def _is_unsupported(text: str, have: dict[str, str]) -> bool:
     """Return whether a requirement of this launcher names an installed package of another version."""
     try:
-        from packaging.requirements import InvalidRequirement, Requirement
+        from packaging.requirements import Requirement
     except ImportError:  # a development machine has it; without, nothing is compared
         return False
-    try:
-        wanted = Requirement(text)
-    except InvalidRequirement:
-        return False
+    wanted = Requirement(text)
     return wanted.name in have and not wanted.specifier.contains(have[wanted.name], prereleases=True)
 
 

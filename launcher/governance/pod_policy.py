@@ -4,10 +4,10 @@ Source: Kubernetes, Pod Security Standards, Baseline; Kubernetes, Validating Adm
 """
 
 from collections.abc import Iterator, Mapping
-from posixpath import isabs, normpath
 from typing import TYPE_CHECKING, Any
 
 from launcher.common.problems import Notice, Problem
+from launcher.common.syntax import is_below, place
 
 if TYPE_CHECKING:
     from launcher.governance.team import Team
@@ -78,9 +78,9 @@ def beyond_baseline(spec: Mapping[str, Any]) -> Iterator[str]:
 def faults(team: "Team") -> Iterator[Problem]:
     """Yield a Problem for each folder that a team must not mount, and for a profile that forbids all of them."""
     for i, path in enumerate(team.host_paths or ()):
-        if not isabs(path) or normpath(path) != path or path.startswith("//") or not path.isprintable():
+        if place(path) != path or not path.isprintable():
             yield Problem("E361", f"host_paths.{i}", "is not a normalized absolute path", path, "such as /fsx")
-        elif path in _PARENTS or any(f"{path}/".startswith(f"{folder}/") for folder in _OF_THE_NODE):
+        elif path in _PARENTS or any(is_below(path, folder) for folder in _OF_THE_NODE):
             message, allowed = "would give the team control of the node", "a folder for data, such as /fsx"
             yield Problem("E362", f"host_paths.{i}", message, path, f"{allowed} or /opt/dlami/nvme")
     if team.host_paths and team.pod_security in ("baseline", "restricted"):

@@ -3,7 +3,7 @@
 Source: Kubernetes, Resource Quotas and Limit Ranges; Kueue, ClusterQueue: Resources.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -190,15 +190,11 @@ def _counts(container: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[s
     return {name: amount(text) for name, text in {**defaults, **said}.items()}
 
 
-def exceeds(job: Mapping[str, Any], quota: Quota, others: Sequence[Mapping[str, Any]] = ()) -> tuple[Problem, ...]:
+def exceeds(demand: Demand, quota: Quota) -> tuple[Problem, ...]:
     """Return why a job can never run under a quota: its minimum exceeds the total that is allowed.
 
     Current usage by others does not count: a job waits until it is released.
-
-    Args:
-        others: The rendered objects of the job's other programs.
     """
-    demand = Demand.of(job, *others)
     needed = per_pod(demand.template["spec"], quota.defaults)
     fitting = _fitting(needed, quota)
     found = []
@@ -213,9 +209,8 @@ def exceeds(job: Mapping[str, Any], quota: Quota, others: Sequence[Mapping[str, 
     return (*found, *_unstated(needed, quota), *_above_limit(needed, quota), *_uncovered(needed, quota))
 
 
-def limits_growth(job: Mapping[str, Any], quota: Quota) -> tuple[Notice, ...]:
+def limits_growth(demand: Demand, quota: Quota) -> tuple[Notice, ...]:
     """Return a notice if an elastic job fits a quota at its smallest size, but not at its largest."""
-    demand = Demand.of(job)
     most = _least(_fitting(per_pod(demand.template["spec"], quota.defaults), quota))
     if most is None or not demand.least <= most < demand.most:
         return ()

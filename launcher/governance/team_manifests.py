@@ -13,12 +13,12 @@ import yaml
 from launcher.common import yaml_io
 from launcher.common.problems import Notice, Problem, ProblemsFound
 from launcher.common.suggestions import did_you_mean
-from launcher.common.syntax import DNS_LABEL, DNS_SUBDOMAIN
+from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.common.templating import render_template
 from launcher.governance import pod_policy
 from launcher.governance.team import LONGEST_TEAM, Team
 from launcher.model import instances
-from launcher.model.instances import Instance
+from launcher.model.instances import EFA, HUGE_PAGES, Instance
 from launcher.model.validation import type_problems
 
 KUEUE_VERSIONS = ("v1beta1", "v1beta2")
@@ -95,7 +95,7 @@ def _tree(args: Sequence[str]) -> tuple[dict[str, Any], list[Problem]]:
 
 
 def _name_faults(team: Team) -> Iterator[Problem]:
-    if not DNS_LABEL.fullmatch(team.team) or len(team.team) > LONGEST_TEAM:
+    if not is_dns_label(team.team) or len(team.team) > LONGEST_TEAM:
         allowed = f"1 to {LONGEST_TEAM} lower-case letters, digits and -, starting and ending with a letter or digit"
         yield Problem("E361", "team", "is not valid in the names of a namespace and a queue", team.team, allowed)
 
@@ -122,7 +122,7 @@ def _queue_faults(team: Team) -> Iterator[Problem]:
         yield Problem("E362", "borrow_nodes", message, team.borrow_nodes, remedy="cohort=<name of the sharing teams>")
     for key in ("cohort", "topology"):
         value = getattr(team, key)
-        if value is not None and not DNS_SUBDOMAIN.fullmatch(value):
+        if value is not None and not is_dns_subdomain(value):
             yield Problem("E361", key, "is not a valid DNS name", value, "lower-case letters, digits, - and .")
         elif value is not None and not team.kueue:
             message = "is a setting of the queue, which kueue=false omits"
@@ -140,7 +140,7 @@ def _kueue_faults(team: Team) -> Iterator[Problem]:
 
 def _priority_faults(team: Team) -> Iterator[Problem]:
     for name in team.priorities:
-        if not DNS_SUBDOMAIN.fullmatch(f"{name}-priority"):
+        if not is_dns_subdomain(f"{name}-priority"):
             allowed = "lower-case letters, digits, - and ."
             yield Problem("E361", f"priorities.{name}", "is not a valid DNS name", name, allowed)
 
@@ -217,7 +217,7 @@ def _devices(instance: Instance, nodes: int) -> dict[str, str]:
     if instance.accelerator_resource:
         found[instance.accelerator_resource] = str(instance.accelerators * nodes)
     if instance.efa:
-        found["vpc.amazonaws.com/efa"] = str(instance.efa * nodes)
+        found[EFA] = str(instance.efa * nodes)
     return found
 
 
@@ -243,7 +243,7 @@ def _counted(team: Team, nodes: int) -> dict[str, str]:
     """
     counts = {f"requests.{name}": amount for name, amount in _devices(team.instance, nodes).items()}
     if team.hugepages_mib_per_node:
-        counts["requests.hugepages-2Mi"] = f"{team.hugepages_mib_per_node * nodes}Mi"
+        counts[f"requests.{HUGE_PAGES}"] = f"{team.hugepages_mib_per_node * nodes}Mi"
     if team.storage_gib:
         counts["requests.storage"] = f"{team.storage_gib}Gi"
     return counts | {
@@ -266,7 +266,7 @@ def _queue_quotas(team: Team) -> list[dict[str, str]]:
 
     def amounts(nodes: int) -> dict[str, str]:
         pages = team.hugepages_mib_per_node
-        own = {"hugepages-2Mi": f"{pages * nodes}Mi"} if pages else {}
+        own = {HUGE_PAGES: f"{pages * nodes}Mi"} if pages else {}
         return {**_devices(team.instance, nodes), **_compute(team, nodes), **own}
 
     lent = amounts(team.borrow_nodes)

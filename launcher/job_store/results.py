@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from launcher.bundle import store
 from launcher.common import yaml_io
-from launcher.common.names import CHECKPOINT_DIR, CONFIG_DIR, RUN_DIR
+from launcher.common.names import CHECKPOINT_DIR, RUN_DIR
 from launcher.model import family_registry
 from launcher.model.backend import BackendDescription
 from launcher.model.backend_registry import described
@@ -42,7 +42,7 @@ class Result(NamedTuple):
 
 def results(bundle: Bundle) -> tuple[Result, ...]:
     """Return every place that a bundle on disk names, each once."""
-    plan = json.loads(bundle.files["plan.json"])
+    plan = bundle.plan
     description = described(plan["backend"])
     is_here = _sees_files(bundle, description)
     kept = tuple(description.files.outputs(bundle))
@@ -118,8 +118,8 @@ def _of_open_trainer(
 
 def _config(bundle: Bundle) -> Mapping[str, Any]:
     """Return the recipe as the job's processes read it, at one of its sizes."""
-    name = min(name for name in bundle.files if name.startswith(f"{CONFIG_DIR}/") and name.endswith(".yaml"))
-    found: Mapping[str, Any] = yaml_io.load(bundle.files[name])
+    configs = bundle.configs
+    found: Mapping[str, Any] = yaml_io.load(configs[min(name for name in configs if name.endswith(".yaml"))])
     return found
 
 

@@ -32,6 +32,8 @@ _OWN_TIME = re.compile(
 )
 _CLOCK_GRAIN_S = 1.0
 """By how much a time in a log may differ from those of its file."""
+STAYS_RECORDED = "the launch stays recorded, and every command on the job looks again"
+"""The outcome of a launch whose job is in doubt."""
 
 
 class Clock(NamedTuple):
@@ -338,6 +340,13 @@ def refuse_unknown_launch(number: int, num_launches: int) -> None:
         none = "none: no log of its launches is on this machine"
         allowed = f"0 to {num_launches - 1}" if num_launches else none
         raise fail("E706", "--launch", "no such launch exists", value=number, allowed=allowed)
+
+
+def in_doubt(folder: Path, message: str, job: str) -> Problem:
+    """Return the Problem that the request for a bundle's job was not answered, so that the job may exist (E352)."""
+    name = folder.name
+    remedy = f"recipes status {name} looks again; recipes cancel {name} stops it; recipes launch {name} keeps it"
+    return Problem("E352", "job", message, value=job, remedy=remedy)
 
 
 def ended(status: JobStatus, job: str) -> ProblemsFound:

@@ -28,6 +28,11 @@ requested all of a node would never be scheduled. Our own choice."""
 
 RESOURCES = {"gpu": "nvidia.com/gpu", "neuron": "aws.amazon.com/neurondevice", "cpu": None}
 """Kubernetes resource of each kind of accelerator. Source: device plugins of NVIDIA and AWS Neuron."""
+EFA, HUGE_PAGES = "vpc.amazonaws.com/efa", "hugepages-2Mi"
+"""Kubernetes resources of EFA devices, and of huge pages.
+
+Source: AWS, Run machine learning training on Amazon EKS with Elastic Fabric Adapter.
+"""
 
 _NEEDED = ("accelerators", "vcpus", "memory_gib")
 """Keys that a description of a type needs which the table lacks."""

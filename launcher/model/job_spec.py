@@ -1,11 +1,13 @@
 """The values that pass from one stage to the next. All frozen."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from launcher.common.names import CONFIG_DIR
 from launcher.common.problems import Notice
 from launcher.common.texts import bounded, plain
 from launcher.model.instances import Instance
@@ -204,6 +206,18 @@ class Bundle:
     digest: str
     config: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     sources: "Sources | None" = field(default=None, repr=False, compare=False)
+
+    @property
+    def plan(self) -> Mapping[str, Any]:
+        """The job's plan, from its file."""
+        found: Mapping[str, Any] = json.loads(self.files["plan.json"])
+        return found
+
+    @property
+    def configs(self) -> dict[str, str]:
+        """The configurations that the job's program reads, file name to text."""
+        prefix = f"{CONFIG_DIR}/"
+        return {name.removeprefix(prefix): text for name, text in self.files.items() if name.startswith(prefix)}
 
 
 ResultKind = Literal["checkpoints", "adapters", "model", "output"]

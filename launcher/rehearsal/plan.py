@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from launcher.bundle.manifest import MANIFEST
 from launcher.bundle.store import config_of
 from launcher.common import yaml_io
-from launcher.common.names import CONFIG_DIR
 from launcher.common.problems import Problem, fail, raise_any
 from launcher.model.backend_registry import choices, described
 from launcher.model.family_registry import interface
@@ -52,21 +51,12 @@ def rehearsal_of(bundle: Bundle, backend: str) -> Rehearsal:
     raise_any(_too_large(job))
     started = _Started(config_of(bundle)["recipes"], json.loads(bundle.files[MANIFEST])["trainer"])
     make_check = interface(started).resource_check
-    check = make_check(_configs(bundle), job.words) if make_check else None
+    configs = {name: yaml_io.load(text) for name, text in bundle.configs.items()}
+    check = make_check(configs, job.words) if make_check else None
     if check is None and job.driver is None:
         message = "only the image has its program, and what that reserves is unknown"
         raise fail("E426", _COMMAND, message, value=bundle.job_name, allowed="cluster=ray, with a script of your own")
     return Rehearsal(bundle.job_name, job, check)
-
-
-def _configs(bundle: Bundle) -> dict[str, Any]:
-    """Return the configurations that the program reads, by file name."""
-    prefix = f"{CONFIG_DIR}/"
-    return {
-        name.removeprefix(prefix): yaml_io.load(text)
-        for name, text in bundle.files.items()
-        if name.startswith(prefix)
-    }
 
 
 def _unfit_machine() -> Iterator[Problem]:

@@ -1,6 +1,7 @@
 """A rehearsal as text: its cluster, what the resource check found, and why it ends there. Pure."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -40,9 +41,8 @@ def read_result(line: str) -> Result:
 def cluster_lines(job: RayJob) -> Iterator[str]:
     """Yield the nodes of a cluster, equal ones in one line."""
     yield f"head: {_resources(job.head)}"
-    kinds = list(dict.fromkeys(tuple(sorted(worker.items())) for worker in job.workers))
-    for kind in kinds:
-        number = sum(tuple(sorted(worker.items())) == kind for worker in job.workers)
+    kinds = Counter(tuple(sorted(worker.items())) for worker in job.workers)
+    for kind, number in kinds.items():
         yield f"{counted(number, 'worker')}: {_resources(dict(kind))}{' each' if number > 1 else ''}"
     if not job.workers:
         yield "no workers"
@@ -122,9 +122,8 @@ def conclusion(check: ResourceCheck, found: Iterable[Finding], job: RayJob) -> I
 
 def _offer(job: RayJob) -> str:
     """Return the nodes that have accelerators."""
-    numbers = [node.get(GPU, 0) for node in job.nodes if node.get(GPU, 0)]
-    kinds = dict.fromkeys(numbers)
-    return " and ".join(f"{counted(numbers.count(each), 'node')} with {each}" for each in kinds) or "no node"
+    kinds = Counter(node[GPU] for node in job.nodes if node.get(GPU))
+    return " and ".join(f"{counted(number, 'node')} with {each}" for each, number in kinds.items()) or "no node"
 
 
 def _resources(node: Mapping[str, int]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from launcher.common.problems import Notice, Problem
 from launcher.common.redaction import masked
 from launcher.common.suggestions import did_you_mean
-from launcher.common.syntax import DNS_LABEL
+from launcher.common.syntax import is_dns_label
 from launcher.model import aws_regions
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
@@ -32,7 +32,7 @@ def model_is_named(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pro
 def run_name_is_dns_label(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The job's name starts with run.name, and is part of names of pods and of label values."""
     name = checked.recipe.run.name
-    if not DNS_LABEL.fullmatch(name):
+    if not is_dns_label(name):
         mended = re.sub(r"[^a-z0-9]+", "-", masked(name).lower())[:63].strip("-") or "my-run"
         yield problem(
             "recipes.run.name",

@@ -15,7 +15,7 @@ from launcher.backends.kubernetes.target import Places, Target
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
 
-JOB = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", Places("j", (("pods", 2),), 2))
+JOB = Target("HyperPodPyTorchJob", "team", "j", "u", {"recipe-launcher/job": "j"}, Places("j", (("pods", 2),), 2))
 PODS, EVENTS = path("Pod", "team"), path("Event", "team")
 
 
@@ -171,19 +171,19 @@ def entry(text):
     return "line", None, text
 
 
-def reader(api, is_followed=False):
-    return Reader(api, "team", "j-pods-0", "p", is_followed)
+def reader(api, changed=None):
+    return Reader(api, "team", "j-pods-0", "p", changed)
 
 
 def test_a_log_so_far_is_one_run_after_another_without_times():
     api = Api(find=[pod("terminated", 1, "Failed")], stream=[log("one"), log(), log("two"), log()])
-    assert list(reader(api).runs(lambda: False)) == [(0, [("line", START_S, "one")]), (1, [("line", START_S, "two")])]
+    assert list(reader(api).runs()) == [(0, [("line", START_S, "one")]), (1, [("line", START_S, "two")])]
     assert [query["previous"] for _, _, query in api.asked if "previous" in query] == [True, True, None, None]
 
 
 def test_a_run_whose_log_is_gone_is_named():
     api = Api(find=[pod("terminated", 3, "Failed")], stream=[ApiError(404, "not found")])
-    found = [(number, text) for number, block in reader(api).runs(lambda: False) for text in block]
+    found = [(number, text) for number, block in reader(api).runs() for text in block]
     assert found == [
         (n, ("event", None, f"the log of j-pods-0, run {n}, is no longer on its node")) for n in range(4)
     ]
@@ -192,20 +192,20 @@ def test_a_run_whose_log_is_gone_is_named():
 def test_a_log_that_breaks_is_read_on_and_no_line_comes_twice():
     broken = Answer(*log("one", "two").pieces, ConnectionResetError("broken"))
     api = Api(find=[pod("terminated", 0, "Succeeded")], stream=[broken, log("one", "two", "three"), log()])
-    assert [text for _, block in reader(api).runs(lambda: False) for _, _, text in block] == ["one", "two", "three"]
+    assert [text for _, block in reader(api).runs() for _, _, text in block] == ["one", "two", "three"]
     since = [query["sinceTime"] for kind, _, query in api.asked if kind == "stream"]
     assert since == [None, "2026-01-02T03:03:59Z", "2026-01-02T03:04:00Z"]
 
 
 def test_a_reader_ends_with_its_pod_or_where_another_takes_its_name():
     for gone in (None, pod(uid="another")):
-        assert list(reader(Api(find=[gone]), is_followed=True).runs(pytest.fail)) == []
+        assert list(reader(Api(find=[gone]), pytest.fail).runs()) == []
 
 
 def test_a_refused_log_ends_its_reader():
     api = Api(find=[pod()], stream=[ApiError(403, "no")])
     with pytest.raises(ApiError):
-        list(reader(api).runs(lambda: False))
+        list(reader(api).runs())
 
 
 MANIFEST = {

@@ -308,7 +308,7 @@ def test_a_job_of_another_cluster_is_not_commanded(api):
 
 PODS = target.Places("j", (("pods", 2),), 1)
 JOB = target.Target(
-    "HyperPodPyTorchJob", "default", "j", "u-j", "recipe-launcher/job=j", target.Places("j", (("pods", 2),), 1)
+    "HyperPodPyTorchJob", "default", "j", "u-j", {"recipe-launcher/job": "j"}, target.Places("j", (("pods", 2),), 1)
 )
 
 

@@ -194,7 +194,7 @@ STATUS = JSON | st.fixed_dictionaries(
         "containerStatuses": st.lists(mixed("name", "state", "image") | JSON, max_size=2) | JSON,
     },
 )
-TARGET = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", Places("j", (("pods", 2),), 8))
+TARGET = Target("HyperPodPyTorchJob", "team", "j", "u", {"recipe-launcher/job": "j"}, Places("j", (("pods", 2),), 8))
 
 
 @pytest.mark.slow

@@ -5,9 +5,9 @@ import pytest
 from launcher.backends.kubernetes.target import Places, Target, is_event_of, own_pods
 
 TIERS, WORKERS = Places("j", (("base", 2), ("elastic", 6)), 8), Places("j", (("master", 1), ("worker", 3)), 8)
-LABELLED = Target("HyperPodPyTorchJob", "team", "j", "u", "recipe-launcher/job=j", TIERS)
-EARLIER = Target("HyperPodPyTorchJob", "team", "j", "u", "app=shared", TIERS)
-KUBEFLOW = Target("PyTorchJob", "team", "j", "u", "recipe-launcher/job=j", WORKERS)
+LABELLED = Target("HyperPodPyTorchJob", "team", "j", "u", {"recipe-launcher/job": "j"}, TIERS)
+EARLIER = Target("HyperPodPyTorchJob", "team", "j", "u", {"app": "shared"}, TIERS)
+KUBEFLOW = Target("PyTorchJob", "team", "j", "u", {"recipe-launcher/job": "j"}, WORKERS)
 HELD = {"kind": "StatefulSet", "name": "j-base", "uid": "s"}
 
 

@@ -14,17 +14,17 @@ from typing import Any
 from launcher.backends.kubernetes import api_objects, lenient
 from launcher.backends.kubernetes.api_errors import ApiError
 from launcher.backends.kubernetes.connection import Connection
-from launcher.backends.kubernetes.job_watch import listed
+from launcher.backends.kubernetes.job_watch import objects
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.common.problems import Notice
 from launcher.common.quantities import UnreadableQuantity
 from launcher.governance.quotas import per_pod
 from launcher.model.cluster_view import Capacity, Node, QuotaUse, Waiting
+from launcher.model.instances import INSTANCE_LABELS
 
 ACCELERATORS = ("nvidia.com/gpu", "aws.amazon.com/neurondevice", "aws.amazon.com/neuron", "amd.com/gpu")
 """Extended resources that are accelerators. Source: device plugins of NVIDIA, AWS Neuron and AMD."""
 
-_INSTANCE = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 _HEALTH = (
     "sagemaker.amazonaws.com/node-health-status",
     "sagemaker.amazonaws.com/deep-health-check-status",
@@ -52,9 +52,8 @@ def read(connection: Connection, namespace: str) -> Capacity:
     if version is None:
         return Capacity(nodes, None, None, has_kueue=False, notices=tuple(reader.notices))
     cluster_queues = reader.listed("ClusterQueue", None, version)
-    spaces = [None, namespace]
-    local_queues = reader.first("LocalQueue", spaces, version)
-    workloads = reader.first("Workload", spaces, version)
+    local_queues = reader.everywhere_or_in(namespace, "LocalQueue", version)
+    workloads = reader.everywhere_or_in(namespace, "Workload", version)
     quotas = [*_of_cluster_queues(cluster_queues or ()), *_of_local_queues(local_queues or ())]
     waiting = None if workloads is None else _ordered(workloads, local_queues or ())
     if waiting and cluster_queues:
@@ -93,7 +92,7 @@ class _Reader:
     ) -> list[Mapping[str, Any]] | None:
         where = api_objects.path(kind, namespace, version=version)
         try:
-            return [*listed(self.connection, where, query or {})[0].values()]
+            return objects(self.connection, where, query)
         except ApiError as error:
             if error.status not in (403, 404):
                 raise
@@ -102,17 +101,14 @@ class _Reader:
         self.notices.append(Notice("N150", message))
         return None
 
-    def first(self, kind: str, namespaces: Iterable[str | None], version: str) -> list[Mapping[str, Any]] | None:
-        """Return the list of the first readable namespace; a namespace of None means all of them."""
-        before = list(self.notices)
-        for namespace in namespaces:
-            found = self.listed(kind, namespace, version)
-            if found is not None:
-                if namespace is not None:
-                    self.notices = [*before, Notice("N150", f"only the {kind}s of {namespace} are shown")]
-                return found
-        self.notices = [*before, self.notices[-1]]  # one notice for the kind, not one for each place
-        return None
+    def everywhere_or_in(self, namespace: str, kind: str, version: str) -> list[Mapping[str, Any]] | None:
+        """Return the list of all namespaces, or if that may not be read, of one."""
+        if (found := self.listed(kind, None, version)) is not None:
+            return found
+        self.notices.pop()  # one notice for the kind, not one for each place
+        if (found := self.listed(kind, namespace, version)) is not None:
+            self.notices.append(Notice("N150", f"only the {kind}s of {namespace} are shown"))
+        return found
 
     def placed(self, waiting: tuple[Waiting, ...], queues: Iterable[str]) -> tuple[Waiting, ...]:
         """Return waiting workloads in Kueue's own order if it serves that, else unchanged."""
@@ -162,7 +158,7 @@ def _node(node: Mapping[str, Any], used: Mapping[str, Mapping[str, Fraction]] | 
     is_cordoned = (node.get("spec") or {}).get("unschedulable")
     return Node(
         metadata["name"],
-        next((labels[name] for name in _INSTANCE if name in labels), None),
+        next((labels[name] for name in reversed(INSTANCE_LABELS) if name in labels), None),
         ("Ready" if "Ready" in lenient.conditions(node) else "NotReady") + (", cordoned" if is_cordoned else ""),
         resource,
         total,

@@ -16,7 +16,7 @@ from launcher.backends.kubernetes.api_errors import (
 )
 from launcher.backends.kubernetes.capacity import ACCELERATORS
 from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection, connect
-from launcher.backends.kubernetes.job_watch import listed
+from launcher.backends.kubernetes.job_watch import objects
 from launcher.backends.kubernetes.target import Target, own_pods
 from launcher.common import console
 from launcher.common.problems import Problem, ProblemsFound, fail
@@ -189,7 +189,7 @@ def jobs(connection: Connection, namespace: str | None) -> tuple[ClusterJob, ...
     found = [each for kind in _kinds(connection, namespace) for each in kind]
     pods: list[Mapping[str, Any]] | None = None
     try:
-        pods = [*listed(connection, api_objects.path("Pod", namespace), {})[0].values()] if found else []
+        pods = objects(connection, api_objects.path("Pod", namespace)) if found else []
     except ApiError as error:
         if error.status != 403:  # without them the jobs are listed, but not their nodes
             raise
@@ -216,8 +216,8 @@ def _kinds(connection: Connection, namespace: str | None) -> list[list[Mapping[s
     refusals, num_absent = [], 0
     for kind in api_objects.JOB_KINDS:
         try:
-            items, _ = listed(connection, api_objects.path(kind, namespace), {})
-            lists.append([{**item, "kind": kind} for item in items.values()])
+            items = objects(connection, api_objects.path(kind, namespace))
+            lists.append([{**item, "kind": kind} for item in items])
         except ApiError as error:
             if error.status == 404:
                 num_absent += 1

@@ -102,7 +102,7 @@ def _observed(connection: Connection, subject: str, ask: Ask) -> Iterator[Answer
         for answer in ask(observed):
             answered.append(answer)
     except RequestFailed as error:
-        if error.status not in observed.statuses:
+        if error.status not in {each.status for each in observed.unread}:
             answered.append(problem(error, "cluster.namespace"))
     if observed.unread:  # what was not read is not fine
         answered = [each for each in answered if not (isinstance(each, Finding) and each.state is FindingState.OK)]
@@ -140,11 +140,6 @@ class _Observed(Connection):
             if error.status != _NOT_FOUND:
                 self.unread.append(error)
             raise
-
-    @property
-    def statuses(self) -> set[int]:
-        """Statuses of the failures; 0 is that of none."""
-        return {each.status for each in self.unread}
 
 
 def _specs(programs: Sequence[Manifest]) -> list[Mapping[str, Any]]:
@@ -263,10 +258,11 @@ def _pod_security(connection: Connection, job: JobSpec, programs: Sequence[Manif
 
     namespace = connection.get(api_objects.path("Namespace", "", programs[0].namespace))
     level = (namespace["metadata"].get("labels") or {}).get(_LEVEL, "privileged")
-    beyond = {
-        "restricted": lambda: list(exceptions(job)),
-        "baseline": lambda: [each for spec in _specs(programs) for each in pod_policy.beyond_baseline(spec)],
-    }.get(level, list)()
+    beyond: list[str] = []
+    if level == "restricted":
+        beyond = list(exceptions(job))
+    elif level == "baseline":
+        beyond = [each for spec in _specs(programs) for each in pod_policy.beyond_baseline(spec)]
     if beyond:
         message = f"the namespace enforces {level}, and the pods have {'; '.join(dict.fromkeys(beyond))}"
         remedy = "change the settings, or ask for another namespace: recipes governance generates one"

@@ -225,7 +225,7 @@ def _forward(open_: Channels, local: socket.socket, where: str) -> None:
     """
     open_.source, open_.linger_s = local.fileno(), _LINGER_S
     begun: set[int] = set()
-    try:
+    with contextlib.suppress(OSError):  # the local program has closed its connection
         for channel, data in open_.frames():
             if channel not in begun:
                 begun.add(channel)
@@ -233,5 +233,3 @@ def _forward(open_: Channels, local: socket.socket, where: str) -> None:
                 raise fail("E382", where, masked(" ".join(data.decode(errors="replace").split())))
             elif channel == 0:
                 local.sendall(data)
-    except OSError:
-        return  # the local program has closed its connection

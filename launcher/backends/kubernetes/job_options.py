@@ -332,12 +332,8 @@ class Settings(ClusterOptions):
 
     def mount_of(self, path: str) -> HostVolume | Claim | None:
         """Return the innermost mount that holds an absolute path; None if only the image has it."""
-
-        def depth(each: HostVolume | Claim) -> int:
-            return len(place(each.mountPath))
-
         above = (each for each in self.mounts if is_below(path, each.mountPath))
-        return max(above, key=depth, default=None)
+        return max(above, key=lambda each: len(place(each.mountPath)), default=None)
 
     def keeps(self, path: str) -> bool:
         """Return whether a path is on a mount that the pods can write to: others lose it with the pod."""

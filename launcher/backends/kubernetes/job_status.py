@@ -10,7 +10,7 @@ from launcher.backends.kubernetes import lenient
 from launcher.backends.kubernetes.api_objects import QUEUE_LABEL
 from launcher.backends.kubernetes.pod_report import containers, failures, obstacle, phase, unscheduled
 from launcher.backends.kubernetes.target import Companion
-from launcher.common.texts import counted
+from launcher.common.texts import counted, start_of
 from launcher.governance.quotas import ray_cluster
 from launcher.model.job_spec import JobState, JobStatus
 
@@ -69,7 +69,7 @@ def read(view: View) -> JobStatus:
     pods = [pod for pod in view.pods if isinstance(pod, Mapping)]
     if view.job is not None and ray_cluster(view.job) is not None:
         return _of_ray(view, view.job, pods)
-    nodes = len([pod for pod in pods if phase(pod) == "Running"])
+    nodes = len(_in_phase(pods, "Running"))
     if view.job is not None:
         return _with_companions(view, _of_existing(view, view.job, pods, nodes))
     for workload in view.workloads:  # of a deleted job that Kueue has a record of
@@ -77,6 +77,10 @@ def read(view: View) -> JobStatus:
         if state := _FINISHED.get(lenient.text(finished.get("reason"))):
             return JobStatus(state, nodes, _reason(finished))
     return JobStatus(JobState.DELETED, nodes, "the cluster no longer has it")
+
+
+def _in_phase(pods: Sequence[Mapping[str, Any]], *phases: str) -> list[Mapping[str, Any]]:
+    return [pod for pod in pods if phase(pod) in phases]
 
 
 def _of_existing(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], nodes: int) -> JobStatus:
@@ -104,7 +108,7 @@ def _of_existing(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str,
     if target == nodes:
         return seen(JobState.RUNNING, *words)
     words = (*words, *_scaling(lenient.mapping(status, "elasticScalingStatus")))
-    has_all_pods = len([pod for pod in pods if phase(pod) in ("Pending", "Running")]) >= target
+    has_all_pods = len(_in_phase(pods, "Pending", "Running")) >= target
     if target > nodes and (not has_all_pods or any(_obstacles(pods))):
         return seen(JobState.RUNNING, f"requests {target} nodes and {_waiting(view, nodes)}", *words, target=target)
     return seen(JobState.SCALING, f"scales from {nodes} to {target} nodes", *words, target=target)
@@ -118,8 +122,8 @@ def _with_companions(view: View, seen: JobStatus) -> JobStatus:
     words = []
     for each in view.companions:
         pods = [pod for pod in view.pods if each.owns(pod)]
-        running, failed = ([pod for pod in pods if phase(pod) == state] for state in ("Running", "Failed"))
-        absent = each.num_pods - len(running) - len([pod for pod in pods if phase(pod) == "Succeeded"])
+        running, failed = _in_phase(pods, "Running"), _in_phase(pods, "Failed")
+        absent = each.num_pods - len(_in_phase(pods, "Running", "Succeeded"))
         if seen.state.is_final:
             words += [f"{each.name} still runs, until the job is removed"] if running else []
         elif failed and each.kind != "StatefulSet":  # which replaces its pods
@@ -138,7 +142,7 @@ def _of_ray(view: View, job: Mapping[str, Any], pods: Sequence[Mapping[str, Any]
     """
     status, (label, worker) = lenient.mapping(job, "status"), _OF_WORKER
     at_work = [pod for pod in pods if lenient.mapping(pod, "metadata", "labels").get(label) == worker]
-    nodes, restarts = len([pod for pod in at_work if phase(pod) == "Running"]), lenient.count(status.get("failed"))
+    nodes, restarts = len(_in_phase(at_work, "Running")), lenient.count(status.get("failed"))
     deployment, program = lenient.text(status.get("jobDeploymentStatus")), lenient.text(status.get("jobStatus"))
     state = _OF_RAY.get(deployment, JobState.PENDING)
     if state is JobState.SUCCEEDED:
@@ -170,16 +174,12 @@ def target_nodes(job: object) -> int | None:
     Source: HyperPodPyTorchJob, status.elasticScalingStatus.targetReplicas: replica spec to number.
     """
     targets = lenient.mapping(job, "status", "elasticScalingStatus", "targetReplicas")
-    named: dict[str, int] = {name: count for name, count in targets.items() if _is_count(count)}
+    named: dict[str, int] = {name: count for name, count in targets.items() if lenient.is_count(count)}
     if not named:
         return None
     parts = lenient.mappings(lenient.mapping(job, "spec").get("replicaSpecs"))
     fixed = [part for part in parts if part.get("maxReplicas") is None and part.get("name") not in named]
     return sum(named.values()) + sum(lenient.count(part.get("replicas")) for part in fixed)
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _faulty(status: Mapping[str, Any]) -> tuple[str, ...]:
@@ -204,8 +204,7 @@ def _uninterpreted(status: object, conditions: Mapping[str, Mapping[str, Any]]) 
     elif status is not None:
         values["status"] = status
     for name, value in values.items():
-        text = json.dumps(value, default=str)
-        yield f"{name} is {text if len(text) <= _LONGEST_VALUE else f'{text[:_LONGEST_VALUE]}…'}"
+        yield f"{name} is {start_of(json.dumps(value, default=str), _LONGEST_VALUE)}"
 
 
 def _is_conditions(value: object) -> bool:
@@ -221,11 +220,11 @@ def _is_mapping(value: object) -> bool:
 
 _TYPES: dict[tuple[str, ...], Callable[[object], bool]] = {
     ("conditions",): _is_conditions,
-    ("restartCount",): _is_count,
+    ("restartCount",): lenient.is_count,
     ("latestFaultyPodInstanceList",): _is_mapping,
     ("elasticScalingStatus",): _is_mapping,
     ("elasticScalingStatus", "targetReplicas"): lambda value: (
-        isinstance(value, Mapping) and all(map(_is_count, value.values()))
+        isinstance(value, Mapping) and all(map(lenient.is_count, value.values()))
     ),
 }
 """Fields of a status that are read here, and the check of their type.
@@ -240,7 +239,7 @@ def _waiting(view: View, nodes: int) -> str:
         return obstacle
     if queued := _queued(view):
         return queued
-    if pending := [pod for pod in view.pods if phase(pod) == "Pending"]:
+    if pending := _in_phase(view.pods, "Pending"):
         return f"waits for {len(pending)} pods to start"
     if nodes:
         return f"pods run on {nodes} nodes; the workers are starting"

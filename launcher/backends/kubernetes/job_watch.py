@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from launcher.backends.kubernetes import api_objects, job_status, lenient, server
-from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, problem
+from launcher.backends.kubernetes.api_errors import ApiError, RequestFailed, Unreachable, problem
 from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
 from launcher.backends.kubernetes.preflight import kueue_version
 from launcher.backends.kubernetes.target import Holders, Object, Target, is_event_of, own_pods, uid_of
@@ -81,6 +81,11 @@ def snapshots(
         failures = failures + 1 if time.monotonic() - started < _SHORT_S else 0
         if failures:
             connection.stop.wait(pause_s(failures))
+
+
+def objects(connection: Connection, where: str, query: Mapping[str, object] | None = None) -> list[Object]:
+    """Return the objects of a complete list."""
+    return [*listed(connection, where, query or {})[0].values()]
 
 
 def listed(connection: Connection, where: str, query: Mapping[str, object]) -> tuple[dict[str, Object], str]:
@@ -190,7 +195,7 @@ class Observer:
             try:
                 work(*arguments)
                 fault = None
-            except (ApiError, Unreachable, ProblemsFound) as error:
+            except (RequestFailed, ProblemsFound) as error:
                 fault = error
             finally:
                 if fault:
@@ -219,7 +224,7 @@ class Observer:
             item = self.inbox.get(timeout=max(0.0, timeout_s))
         except queue.Empty:
             return None
-        if isinstance(item, (ApiError, Unreachable)):
+        if isinstance(item, RequestFailed):
             raise ProblemsFound((problem(item, "cluster.namespace", value=self.target.namespace),))
         if isinstance(item, (RuntimeError, ProblemsFound)):
             raise item
@@ -270,8 +275,8 @@ def read_objects(connection: Connection, target: Target) -> tuple[Object | None,
     job = _read_job(connection, target)
     # Before the status names StatefulSets, only labels can tell a job's pods apart.
     query = {} if Holders.of(job).are_known else {"labelSelector": target.selector}
-    pods, _ = listed(connection, api_objects.path("Pod", target.namespace), query)
-    return job, own_pods(pods.values(), target, job)
+    pods = objects(connection, api_objects.path("Pod", target.namespace), query)
+    return job, own_pods(pods, target, job)
 
 
 def _read_job(connection: Connection, target: Target) -> Object | None:
@@ -325,7 +330,7 @@ def _workloads(connection: Connection, target: Target) -> tuple[Mapping[str, Any
     try:
         found = connection.get(where, {"labelSelector": f"kueue.x-k8s.io/job-uid={target.uid}"})
         return tuple(lenient.mappings(found.get("items")))
-    except (ApiError, Unreachable):
+    except RequestFailed:
         return ()  # users of the namespace may lack the permission to read them
 
 

@@ -5,7 +5,7 @@ An operator, Kueue or a later version of either may write anything into a status
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeGuard
 
 from launcher.common.quantities import UnreadableQuantity, amount
 from launcher.common.texts import printable
@@ -52,6 +52,11 @@ def quantity(value: str | int) -> Fraction:
         return Fraction()
 
 
+def is_count(value: object) -> TypeGuard[int]:
+    """Return whether a value is a whole number of at least 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
 def count(value: object) -> int:
     """Return a whole number of at least 0; 0 if the value is not one."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return value if is_count(value) else 0

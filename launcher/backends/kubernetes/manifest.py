@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from launcher.backends.kubernetes.api_objects import COMPONENT_LABEL, JOB_LABEL, PRIORITY_LABEL, QUEUE_LABEL
-from launcher.backends.kubernetes.job_options import LabelSelector, PodField, Settings, k8s_options, kind_of
+from launcher.backends.kubernetes.job_options import (
+    LabelSelector,
+    PodField,
+    RunPolicy,
+    Settings,
+    k8s_options,
+    kind_of,
+)
 from launcher.backends.kubernetes.programs import Program
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
@@ -22,7 +29,7 @@ from launcher.common.templating import render_template
 from launcher.model.config_tree import get
 from launcher.model.environment import SEVERAL_NODES, plain_variables, secret_variables
 from launcher.model.family_registry import interface
-from launcher.model.instances import canonical, requested
+from launcher.model.instances import EFA, HUGE_PAGES, canonical, requested
 from launcher.model.interface import CONFIG_MOUNT, HEAD, SUBMITTER, WORKERS, Role
 from launcher.model.job_spec import JobSpec
 from launcher.model.start_script import GIT_URL
@@ -59,8 +66,7 @@ _SERVED_TTL_S = 3600
 read how it ended, on nodes that are paid for."""
 
 _EFA_PAGES = "5120Mi"
-"""Huge pages of a pod whose workers reach each other by EFA. Source: AWS, Run machine learning training on Amazon EKS
-with Elastic Fabric Adapter: hugepages-2Mi."""
+"""Huge pages of a pod whose workers reach each other by EFA. Source: that of HUGE_PAGES."""
 
 _RAY_VERSION = "2.46.0"
 """Version of Ray in the images of the published RayJobs. Source: their rayVersion."""
@@ -69,7 +75,7 @@ _TOPOLOGY = {
     "preferred_topology": "kueue.x-k8s.io/podset-preferred-topology",
     "required_topology": "kueue.x-k8s.io/podset-required-topology",
 }
-_RESOURCES = {"cpu": "cpu", "hugepages": "hugepages-2Mi", "memory": "memory"}
+_RESOURCES = {"cpu": "cpu", "hugepages": HUGE_PAGES, "memory": "memory"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +139,8 @@ def values(job: JobSpec, program: Program) -> dict[str, Any]:
 
 
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value}
+    """Return the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def pod_fields(settings: Settings) -> dict[str, Any]:
@@ -144,7 +151,7 @@ def pod_fields(settings: Settings) -> dict[str, Any]:
         for each in info.metadata
         if isinstance(each, PodField)
     }
-    return {name: value for name, value in marked.items() if value is not None}
+    return _given(marked)
 
 
 def parts(job: JobSpec, program: Program) -> tuple[Part, ...]:
@@ -217,7 +224,7 @@ def _ray_parts(job: JobSpec) -> tuple[Part, ...]:
 
     devices = limits(job)
     if job.resources.efa and workers.nodes(job) > 1:
-        devices.setdefault(_RESOURCES["hugepages"], _EFA_PAGES)
+        devices.setdefault(HUGE_PAGES, _EFA_PAGES)
     any_node = settings.node_selector or {}
     return (
         pods(head, 1, {}),
@@ -380,7 +387,7 @@ def limits(job: JobSpec) -> dict[str, Any]:
     if resources.accelerators and resources.accelerator_resource:
         found[resources.accelerator_resource] = resources.accelerators
     if resources.efa and job.max_nodes > 1:
-        found["vpc.amazonaws.com/efa"] = resources.efa
+        found[EFA] = resources.efa
     is_free = interface(job).memory_is_minimum
     return found | {name: value for name, value in _extra(job).items() if not (is_free and name == "memory")}
 
@@ -392,11 +399,9 @@ def _extra(job: JobSpec) -> dict[str, Any]:
 
 
 def _run_policy(job: JobSpec, _program: Program) -> dict[str, Any]:
-    own = k8s_options(job).run_policy
-    policy: dict[str, Any] = {"ttlSecondsAfterFinished": TTL_S}
-    if k8s_options(job).cleanPodPolicy:
-        policy["cleanPodPolicy"] = k8s_options(job).cleanPodPolicy
-    policy |= own.model_dump(exclude_none=True) if own else {}
+    settings = k8s_options(job)
+    policy = _given({"ttlSecondsAfterFinished": TTL_S, "cleanPodPolicy": settings.cleanPodPolicy})
+    policy |= (settings.run_policy or RunPolicy()).model_dump(exclude_none=True)
     if job.elastic and job.elastic.scale_up_snooze_s is not None:
         restarts = policy.get("restartPolicy", {"evalPeriodSeconds": _EVAL_PERIOD_S})
         policy["restartPolicy"] = restarts | {"scaleUpSnoozeTimeInSeconds": job.elastic.scale_up_snooze_s}
@@ -408,19 +413,19 @@ def _kubeflow_policy(job: JobSpec, program: Program) -> dict[str, Any]:
 
     A job of several programs is removed after a time by default, and the others with it: they may hold their nodes.
     """
-    own = k8s_options(job).run_policy
-    policy: dict[str, Any] = {"cleanPodPolicy": k8s_options(job).cleanPodPolicy}
-    ttl = own.ttlSecondsAfterFinished if own else None
+    own = k8s_options(job).run_policy or RunPolicy()
+    ttl = own.ttlSecondsAfterFinished
     if program.component and ttl is None:
         ttl = _SERVED_TTL_S
-    if own:
-        policy |= {
+    return _given(
+        {
+            "cleanPodPolicy": k8s_options(job).cleanPodPolicy,
             "activeDeadlineSeconds": own.activeDeadlineSeconds,
             "backoffLimit": own.jobMaxRetryCount,
             "suspend": own.suspend,
+            "ttlSecondsAfterFinished": None if ttl == -1 or program.ending else ttl,
         }
-    policy["ttlSecondsAfterFinished"] = None if ttl == -1 or program.ending else ttl
-    return {key: value for key, value in policy.items() if value is not None}
+    )
 
 
 def _ray_policy(job: JobSpec, _program: Program) -> dict[str, Any]:
@@ -428,19 +433,18 @@ def _ray_policy(job: JobSpec, _program: Program) -> dict[str, Any]:
 
     Source: KubeRay, RayJob: ttlSecondsAfterFinished needs shutdownAfterJobFinishes, as Kueue does.
     """
-    own = k8s_options(job).run_policy
-    ttl = TTL_S if own is None or own.ttlSecondsAfterFinished is None else own.ttlSecondsAfterFinished
-    policy: dict[str, Any] = {"shutdownAfterJobFinishes": ttl != -1}
-    if ttl != -1:
-        policy["ttlSecondsAfterFinished"] = ttl
-    if own:
-        policy |= {
+    own = k8s_options(job).run_policy or RunPolicy()
+    ttl = TTL_S if own.ttlSecondsAfterFinished is None else own.ttlSecondsAfterFinished
+    return _given(
+        {
+            "shutdownAfterJobFinishes": ttl != -1,
+            "ttlSecondsAfterFinished": None if ttl == -1 else ttl,
             "activeDeadlineSeconds": own.activeDeadlineSeconds,
             "backoffLimit": own.jobMaxRetryCount,
             "preRunningDeadlineSeconds": own.startupDeadlineSeconds,
             "suspend": own.suspend,
         }
-    return {key: value for key, value in policy.items() if value is not None}
+    )
 
 
 def affinity(selector: LabelSelector | None) -> dict[str, Any]:

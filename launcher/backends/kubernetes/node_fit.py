@@ -7,7 +7,7 @@ from typing import Any
 from launcher.backends.kubernetes import api_objects, lenient
 from launcher.backends.kubernetes.api_objects import Manifest
 from launcher.backends.kubernetes.connection import Connection
-from launcher.backends.kubernetes.job_watch import listed
+from launcher.backends.kubernetes.job_watch import objects
 from launcher.common.problems import Problem
 from launcher.common.quantities import shown
 from launcher.common.texts import counted
@@ -23,14 +23,14 @@ _REFUSING = ("NoSchedule", "NoExecute")
 
 def answers(connection: Connection, programs: Sequence[Manifest]) -> Iterator[Answer]:
     """Yield for each part of a job whether nodes have its labels, hold one of its pods, and are ready in number."""
-    nodes = list(listed(connection, api_objects.path("Node", None), {})[0].values())
-    told: list[Answer] = []
+    nodes = objects(connection, api_objects.path("Node", None))
+    found: list[Answer] = []
     for program in programs:
         for name, part in api_objects.parts(program.body).items():
             count = int(part.get("replicas", 1)) + int(part.get("spares", 0))
             if count:
-                told.append(_fit(name or program.name, part["template"]["spec"], count, nodes))
-    yield from dict.fromkeys(told)
+                found.append(_fit(name or program.name, part["template"]["spec"], count, nodes))
+    yield from dict.fromkeys(found)
 
 
 def _fit(name: str, spec: Mapping[str, Any], count: int, nodes: Sequence[Node]) -> Answer:
@@ -58,8 +58,8 @@ def _too_small(name: str, labels: str, needed: Mapping[str, Fraction], matching:
     """Return that no node holds a pod, with the resource that the largest of them lacks."""
     largest = {key: max(_has(node, key) for node in matching) for key in needed}
     lacking = [key for key in needed if largest[key] < needed[key]] or list(needed)
-    told = ", ".join(f"{shown(needed[key])} {key} (a node has at most {shown(largest[key])})" for key in lacking)
-    message = f"a pod of {name} requests {told}"
+    amounts = ", ".join(f"{shown(needed[key])} {key} (a node has at most {shown(largest[key])})" for key in lacking)
+    message = f"a pod of {name} requests {amounts}"
     key = next((_KEYS[each] for each in lacking if each in _KEYS), "instance_type")
     if not labels:  # a larger node may be added
         return warning("nodes", message, f"a smaller {key}, or larger nodes")

@@ -38,8 +38,8 @@ def lines(connection: Connection, target: Target) -> Iterator[str]:
     mention = _mention(target)
     try:
         for metadata in _pods(connection, namespace, operator):
-            reader = Reader(connection, namespace, metadata["name"], metadata["uid"], is_followed=False)
-            for line in (text for _, block in reader.runs(lambda: False) for _, _, text in block):
+            reader = Reader(connection, namespace, metadata["name"], metadata["uid"])
+            for line in (text for _, block in reader.runs() for _, _, text in block):
                 named = _NAMESPACE.findall(line)
                 # In a line that names only other namespaces, another job has the same name.
                 if mention.search(line) and (not named or target.namespace in named):

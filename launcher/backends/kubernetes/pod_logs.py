@@ -10,10 +10,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from launcher.backends.kubernetes import api_objects
-from launcher.backends.kubernetes.api_errors import ApiError, Unreachable, is_transient
+from launcher.backends.kubernetes.api_errors import RequestFailed, Unreachable, is_transient
 from launcher.backends.kubernetes.connection import Connection, chunks, pause_s
 from launcher.backends.kubernetes.job_watch import Observer, blocks, follower, read_objects
 from launcher.backends.kubernetes.pod_report import container_of, phase
@@ -125,43 +126,44 @@ def run_of(pod: Mapping[str, Any]) -> Run | None:
     return None
 
 
-def _container(pod: Mapping[str, Any] | None) -> Mapping[str, Any]:
+def _container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the status of the pod's training container."""
-    statuses = ((pod or {}).get("status") or {}).get("containerStatuses") or ()
-    return next((each for each in statuses if each["name"] == container_of(pod or {})), {})
+    statuses = (pod.get("status") or {}).get("containerStatuses") or ()
+    return next((each for each in statuses if each["name"] == container_of(pod)), {})
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads the runs of one pod's container, until the connection's `stop`; `is_followed` waits for further lines."""
+    """Reads the runs of one pod's container, until the connection's `stop`.
+
+    Args:
+        changed: Waits for a change of the pod, and returns False if none will come; None reads what exists so far.
+        is_excerpt: Whether only the last lines are read.
+    """
 
     connection: Connection
     namespace: str
     pod: str
     uid: str
-    is_followed: bool
+    changed: Callable[[], bool] | None = None
     is_excerpt: bool = False
 
     @property
     def path(self) -> str:
         return api_objects.path("Pod", self.namespace, self.pod)
 
-    def runs(self, changed: Callable[[], bool]) -> Iterator[tuple[int, list[Entry]]]:
-        """Yield the number of a run and lines of it, run after run, until the pod ends or is deleted.
-
-        Args:
-            changed: Waits for a change of the pod; returns False if none will come.
-        """
+    def runs(self) -> Iterator[tuple[int, list[Entry]]]:
+        """Yield the number of a run and lines of it, run after run, until the pod ends or is deleted."""
         read = -1
         while not self.connection.stop.is_set():
             pod = self._pod()
             run = run_of(pod) if pod else None
-            if pod is None or (run is None and not self.is_followed):
+            if pod is None or (run is None and not self.changed):
                 return
             if run is not None and run.number > read:
                 yield from self._runs_up_to(read + 1, run.number)
                 read = run.number
-            elif not self.is_followed or phase(pod) in ("Succeeded", "Failed") or not changed():
+            elif not self.changed or phase(pod) in ("Succeeded", "Failed") or not self.changed():
                 return
 
     def _runs_up_to(self, first: int, newest: int) -> Iterator[tuple[int, list[Entry]]]:
@@ -191,13 +193,13 @@ class Reader:
             query = {
                 "container": container_of(pod),
                 "previous": is_previous or None,
-                "follow": (self.is_followed and not is_over) or None,
+                "follow": True if self.changed and not is_over else None,
             }
             try:
                 yield from self._pass(window, number, query)
                 is_complete = True
-            except (ApiError, Unreachable) as error:
-                is_missing = isinstance(error, ApiError) and error.status in _NO_LOG
+            except RequestFailed as error:
+                is_missing = error.status in _NO_LOG
                 if not is_missing and not is_transient(error):
                     raise
                 num_missing += is_missing
@@ -207,7 +209,7 @@ class Reader:
                 return
             is_silent = window.num_new == before
             # An answer may be cut short between server and node: a run that has ended is read until nothing is new.
-            if is_complete and (is_silent if is_over else not self.is_followed):
+            if is_complete and (is_silent if is_over else not self.changed):
                 return
             failures = failures + 1 if is_silent else 0
             self.connection.stop.wait(pause_s(failures))
@@ -305,15 +307,15 @@ def _so_far(
     """Yield the lines that pods have written so far, pod after pod."""
     for pod in pods:
         uid, is_excerpt = pod["metadata"]["uid"], wanted.selection.is_excerpt
-        reader = Reader(connection, target.namespace, _name(pod), uid, is_followed=False, is_excerpt=is_excerpt)
-        for block in _selected(reader, wanted, lambda: False):
+        reader = Reader(connection, target.namespace, _name(pod), uid, is_excerpt=is_excerpt)
+        for block in _selected(reader, wanted):
             yield from block
 
 
-def _selected(reader: Reader, wanted: Filter, changed: Callable[[], bool]) -> Iterator[list[LogLine]]:
+def _selected(reader: Reader, wanted: Filter) -> Iterator[list[LogLine]]:
     """Yield the selected lines of one pod as they arrive, with a heading at the start of each run."""
     attempt, began, line_of = wanted.selection.attempt, -1, wanted.reader(reader.pod)
-    for number, block in reader.runs(changed):
+    for number, block in reader.runs():
         if attempt not in (None, number):
             continue
         if wanted.selection.has_headings and number != began:
@@ -361,21 +363,21 @@ def _spawn_readers(
 ) -> None:
     """Start a reader for each selected pod that has none."""
 
-    def read(reader: Reader) -> None:
-        def changed() -> bool:
-            """Wait a moment; return whether the pod still exists."""
-            observer.connection.stop.wait(1.0)
-            exists = any(pod["metadata"]["uid"] == reader.uid for pod in observer.pods)
-            return exists and (observer.job is not None or not observer.is_informed)
+    def changed(uid: str) -> bool:
+        """Wait a moment; return whether the pod still exists."""
+        observer.connection.stop.wait(1.0)
+        exists = any(pod["metadata"]["uid"] == uid for pod in observer.pods)
+        return exists and (observer.job is not None or not observer.is_informed)
 
-        for block in _selected(reader, wanted, changed):
+    def read(reader: Reader) -> None:
+        for block in _selected(reader, wanted):
             observer.put(block)
         observer.put(None)
 
     for pod in pods:
         uid, name = pod["metadata"]["uid"], _name(pod)
         if uid not in readers and wanted.wants(name) and run_of(pod) is not None:
-            reader = Reader(observer.connection, observer.target.namespace, name, uid, is_followed=True)
+            reader = Reader(observer.connection, observer.target.namespace, name, uid, partial(changed, uid))
             readers[uid] = observer.spawn(read, reader)
 
 

@@ -16,7 +16,7 @@ from launcher.backends.kubernetes.api_objects import (
 )
 from launcher.backends.kubernetes.connection import METADATA_ONLY, Connection
 from launcher.common.problems import Notice, Problem
-from launcher.governance.quotas import Quota, exceeds, limits_growth
+from launcher.governance.quotas import Demand, Quota, exceeds, limits_growth
 
 _MOST_NAMES = 8
 KUEUE = "/apis/kueue.x-k8s.io"
@@ -240,7 +240,7 @@ def quota_findings(
     Args:
         programs: The job, and the objects of its other programs.
     """
-    job, *others = programs
+    job, demand = programs[0], Demand.of(*(each.body for each in programs))
     limit_ranges, listed = (
         (_readable(connection, path(kind, job.namespace)) or {}).get("items")
         for kind in ("LimitRange", "ResourceQuota")
@@ -251,8 +251,8 @@ def quota_findings(
     unbounded = tuple(_unbounded(job)) if is_unbounded else ()
     if cluster_queue is not None:
         quotas.append(Quota.of_queue(cluster_queue, limit_ranges))
-    problems = [problem for quota in quotas for problem in exceeds(job.body, quota, [each.body for each in others])]
-    notices = tuple(notice for quota in quotas for notice in limits_growth(job.body, quota))
+    problems = [problem for quota in quotas for problem in exceeds(demand, quota)]
+    notices = tuple(notice for quota in quotas for notice in limits_growth(demand, quota))
     return problems, notices + unbounded
 
 

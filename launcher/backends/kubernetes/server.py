@@ -69,7 +69,7 @@ def require(connection: Connection, recorded: str | None, *, is_strict: bool = F
 
     Args:
         connection: The cluster that answers now.
-        recorded: The server in a job's record; None in records of earlier versions.
+        recorded: The server in a job's record; None if it has none.
         is_strict: Request the cluster's uid even if URL and certificate authority match the record.
 
     Raises:

@@ -17,6 +17,7 @@ from launcher.backends.kubernetes.server import Server, identified
 from launcher.common import console
 from launcher.common.interrupts import Interrupted, deferred, signum
 from launcher.common.problems import Notice, Problem, ProblemsFound
+from launcher.model.following import STAYS_RECORDED
 from launcher.model.job_spec import Bundle
 
 _CONFLICT = 409
@@ -27,9 +28,7 @@ _NOT_STORED = re.compile(r"failed calling webhook")
 """Words of a 500 that admission sends before anything is stored. Source: Kubernetes, Dynamic admission control."""
 _WAITING = "interrupted; waiting for the cluster's answer to the last request; another signal stops waiting"
 _REMOVING = "still removing what was created; another signal leaves the rest"
-_OUTCOME = (
-    "the objects that E352 names may exist; the launch stays recorded, and every command on the job looks again"
-)
+_OUTCOME = f"the objects that E352 names may exist; {STAYS_RECORDED}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,9 +92,9 @@ class Target:
     Args:
         kind: Kind of the custom resource.
         uid: Its uid, by which it differs from earlier and later jobs of that name; "" if it is not known.
-        selector: Label selector of its pods.
+        labels: The labels of its pods.
         places: Its ranks.
-        server: The cluster that it was submitted to, as recorded; None in records of earlier versions.
+        server: The cluster that it was submitted to, as recorded; None if unknown.
         companions: The objects of its other programs.
     """
 
@@ -102,7 +102,7 @@ class Target:
     namespace: str
     name: str
     uid: str
-    selector: str
+    labels: Mapping[str, str]
     places: Places
     server: str | None = None
     companions: tuple[Companion, ...] = ()
@@ -116,22 +116,25 @@ class Target:
         """
         metadata = job["metadata"]
         own = (job["kind"], metadata["namespace"], metadata["name"], uid)
-        return cls(*own, selector(job), Places.of(job, others), server, tuple(map(Companion.of, others)))
+        return cls(*own, _labels(job), Places.of(job, others), server, tuple(map(Companion.of, others)))
 
     @property
     def path(self) -> str:
         return api_objects.path(self.kind, self.namespace, self.name)
 
     @property
+    def selector(self) -> str:
+        """Label selector of its pods."""
+        return ",".join(f"{key}={value}" for key, value in sorted(self.labels.items()))
+
+    @property
     def has_own_label(self) -> bool:
-        """Whether the selector is our own label, which users cannot set; jobs of earlier versions lack it."""
-        return self.selector.startswith(f"{api_objects.JOB_LABEL}=")
+        """Whether its pods have our own label, which users cannot set; those of an adopted job may lack it."""
+        return api_objects.JOB_LABEL in self.labels
 
     def selects(self, metadata: Object) -> bool:
         """Return whether an object has the labels of the job's pods."""
-        labels = lenient.mapping(metadata, "labels")
-        wanted = (each.partition("=") for each in self.selector.split(",") if each)
-        return all(labels.get(key) == value for key, _, value in wanted)
+        return self.labels.items() <= lenient.mapping(metadata, "labels").items()
 
     def matches(self, job: Object) -> bool:
         """Return whether a custom resource of this name is the job, not an earlier or later one."""
@@ -146,16 +149,12 @@ _RAY_OWNERS = ("Job", "RayCluster")
 """What a RayJob's pods belong to: the submitter's batch Job, and the cluster. Source: KubeRay, RayJob, K8sJobMode."""
 
 
-def selector(job: Object) -> str:
-    """Return the label selector of a job's pods: our own label.
-
-    Jobs of earlier versions lack it; theirs are the labels that all their templates have.
-    """
+def _labels(job: Object) -> dict[str, str]:
+    """Return the labels by which a job's pods are found: our own; without it, as in adopted jobs, all common ones."""
     templates = api_objects.pod_templates(job)
     labels = [set(((template.get("metadata") or {}).get("labels") or {}).items()) for template in templates]
     common = dict(set.intersection(*labels)) if labels else {}
-    chosen = {api_objects.JOB_LABEL: common[api_objects.JOB_LABEL]} if api_objects.JOB_LABEL in common else common
-    return ",".join(f"{key}={value}" for key, value in sorted(chosen.items()))
+    return {api_objects.JOB_LABEL: common[api_objects.JOB_LABEL]} if api_objects.JOB_LABEL in common else common
 
 
 @dataclass(frozen=True, slots=True)

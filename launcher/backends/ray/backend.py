@@ -16,7 +16,6 @@ from launcher.bundle import store as bundles
 from launcher.common import console
 from launcher.common.problems import Problem, fail
 from launcher.model.backend import RANK_0
-from launcher.model.environment import unset_secrets
 from launcher.model.following import changes, event_line, followed, patient, refuse_scaling, until
 from launcher.model.job_spec import Bundle, JobEvent, JobHandle, JobSpec, JobStatus, LogLine, LogSelection
 
@@ -36,7 +35,7 @@ class _Job:
 
     def __init__(self, handle: JobHandle):
         bundle, _ = bundles.read(handle.bundle_dir)
-        self.nodes = int(json.loads(bundle.files["plan.json"])["initial_nodes"])
+        self.nodes = int(bundle.plan["initial_nodes"])
         self._digest, self.id = bundle.digest, handle.native_id
         self.cluster = Cluster(handle.context or address_of(None))
 
@@ -72,10 +71,10 @@ class RayBackend:
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Return why a bundle's job would be refused, or would wait for ever. Creates nothing."""
         made = request.read(bundle)
-        problems, notices = submit.lacks(Cluster(address_of(made.address)), made)
+        problems, notices = submit.refusals(Cluster(address_of(made.address)), bundle, made)
         for notice in notices:
             console.show_notice(notice, stderr=True)
-        return (*problems, *submit.folder_problems(made), *unset_secrets(bundles.config_of(bundle)))
+        return problems
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
         """Return the job's submission id and the address of its cluster.

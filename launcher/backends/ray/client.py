@@ -61,7 +61,7 @@ class Cluster:
         for name in ("ray", "ray.dashboard.modules.dashboard_sdk"):  # they report each file that is not copied
             logging.getLogger(name).setLevel(logging.WARNING)
         self._refuse_silence()
-        with self._told(), self._only_address():
+        with self._failures_as_problems(), self._only_address():
             self._client = JobSubmissionClient(address)
 
     def _refuse_silence(self) -> None:
@@ -93,7 +93,7 @@ class Cluster:
                     os.environ[_OVERRIDE] = before
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _failures_as_problems(self) -> Iterator[None]:
         """Raise a failure of Ray's client in the block as a Problem (E823, E825)."""
         try:
             yield
@@ -112,12 +112,12 @@ class Cluster:
     def submit(self, arguments: Mapping[str, Any], folder: Path) -> None:
         """Copy a folder to the cluster, and start a job in it."""
         environment = {**arguments["runtime_env"], "working_dir": str(folder)}
-        with self._told():
+        with self._failures_as_problems():
             self._client.submit_job(**{**arguments, "runtime_env": environment})
 
     def stop(self, job: str) -> None:
         """Request a job's end; one that has ended is left alone."""
-        with self._told():
+        with self._failures_as_problems():
             self._client.stop_job(job)
 
     def log(self, job: str) -> str:
@@ -126,7 +126,7 @@ class Cluster:
 
     def _if_known(self, question: Callable[[], Answer]) -> Answer | None:
         """Return the answer to a question about a job; None if the cluster does not have what it asks for."""
-        with self._told():
+        with self._failures_as_problems():
             try:
                 return question()
             except RuntimeError as error:
@@ -147,6 +147,6 @@ class Cluster:
         """Return the resources of each node that is alive, by Ray's names."""
         from ray.util.state import list_nodes
 
-        with self._told(), self._only_address():
+        with self._failures_as_problems(), self._only_address():
             found = list_nodes(address=self.address, filters=[("state", "=", "ALIVE")], limit=10_000, detail=True)
             return tuple(node.resources_total for node in found)

@@ -16,10 +16,11 @@ from launcher.backends.ray.options import ray_options
 from launcher.backends.ray.request import CONFIGS, DIGEST, Request, read
 from launcher.bundle.store import config_of
 from launcher.common import os_errors, variables
-from launcher.common.names import CONFIG_DIR, RUN_DIR
+from launcher.common.names import RUN_DIR
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
 from launcher.model.config_tree import get
 from launcher.model.environment import unset_secrets
+from launcher.model.following import STAYS_RECORDED, in_doubt
 from launcher.model.job_spec import Bundle, JobSpec
 from launcher.model.ray_job import GPU, Driver, RayJob
 from launcher.runtime.durable import write_text
@@ -28,7 +29,7 @@ _CLEARED = "ray-cleared.json"
 """File of a job's run folder: submission ids of its ended jobs, which Ray takes no second time."""
 _IGNORED = (".gitignore", ".rayignore")
 """Files that name what Ray's client does not copy. Source: Ray, Handling dependencies: working_dir."""
-_OUTCOME = "the job may exist; the launch stays recorded, and every command on the job looks again"
+_IN_DOUBT = "may have started: Ray did not answer the request"
 
 
 def job_id(bundle: Bundle) -> str:
@@ -72,41 +73,35 @@ def submit(cluster: Cluster, bundle: Bundle) -> tuple[bool, tuple[Notice, ...]]:
         ProblemsFound: Every reason why it was not submitted.
     """
     job = job_id(bundle)
-    if _is_there(cluster, job, bundle):
+    if _exists(cluster, job, bundle):
         return False, ()
     request = read(bundle)
-    problems, notices = lacks(cluster, request)
-    if found := (*problems, *folder_problems(request), *unset_secrets(config_of(bundle))):
-        raise ProblemsFound(found)
+    problems, notices = refusals(cluster, bundle, request)
+    raise_any(problems)
     try:
         _send(cluster, bundle, request, job)
     except ProblemsFound as error:
         try:
-            if _is_there(cluster, job, bundle):  # the answer was lost, not the request
+            if _exists(cluster, job, bundle):  # the answer was lost, not the request
                 return True, notices
         except ProblemsFound:
-            raise ProblemsFound((*error.problems, _in_doubt(bundle, job)), _OUTCOME) from error
+            doubt = in_doubt(bundle.directory, _IN_DOUBT, job)
+            raise ProblemsFound((*error.problems, doubt), f"the job may exist; {STAYS_RECORDED}") from error
         raise
     return True, notices
 
 
-def _is_there(cluster: Cluster, job: str, bundle: Bundle) -> bool:
+def _exists(cluster: Cluster, job: str, bundle: Bundle) -> bool:
     """Return whether the cluster has a bundle's job.
 
     Raises:
         ProblemsFound: Another job has its submission id.
     """
-    there = cluster.find(job)
-    if there and (there.metadata or {}).get(DIGEST) != bundle.digest:
+    found = cluster.find(job)
+    if found and (found.metadata or {}).get(DIGEST) != bundle.digest:
         message, remedy = "the cluster has another job of that name", "launch the recipe again; names have a suffix"
         raise fail("E827", "recipes.run.name", message, value=job, remedy=remedy)
-    return there is not None
-
-
-def _in_doubt(bundle: Bundle, job: str) -> Problem:
-    name = bundle.directory.name
-    remedy = f"recipes status {name} looks again; recipes cancel {name} stops it; recipes launch {name} keeps it"
-    return Problem("E352", "job", "may have started: Ray did not answer the request", value=job, remedy=remedy)
+    return found is not None
 
 
 def _send(cluster: Cluster, bundle: Bundle, request: Request, job: str) -> None:
@@ -139,8 +134,8 @@ def ray_job(bundle: Bundle) -> RayJob:
         ProblemsFound: Its code or a secret of it is not here.
     """
     request = read(bundle)
-    raise_any((*folder_problems(request), *unset_secrets(config_of(bundle))))
-    node = {GPU: int(json.loads(bundle.files["plan.json"])["nproc_per_node"])}
+    raise_any(_absent_parts(bundle, request))
+    node = {GPU: int(bundle.plan["nproc_per_node"])}
     command = request.job["entrypoint"]
     source = "recipes.trainer.num_nodes and devices; cluster=ray learns its real nodes when the job is submitted"
     driver = Driver(command, _environment(request), functools.partial(gather, bundle, request))
@@ -160,11 +155,22 @@ def gather(bundle: Bundle, request: Request, folder: Path) -> None:
         for each in _IGNORED:
             with (folder / each).open("a", encoding="utf-8") as ignored:
                 ignored.write(f"\n!/{CONFIGS}\n!/{CONFIGS}/*\n")
-    for name, text in bundle.files.items():
-        if name.startswith(f"{CONFIG_DIR}/"):
-            path = folder / CONFIGS / name.removeprefix(f"{CONFIG_DIR}/")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+    configs = folder / CONFIGS
+    configs.mkdir(parents=True)
+    for name, text in bundle.configs.items():
+        (configs / name).write_text(text, encoding="utf-8")
+
+
+def refusals(cluster: Cluster, bundle: Bundle, request: Request) -> tuple[tuple[Problem, ...], tuple[Notice, ...]]:
+    """Return why a job would be refused, or would wait for ever, and what the user should know."""
+    problems, notices = lacks(cluster, request)
+    return (*problems, *_absent_parts(bundle, request)), notices
+
+
+def _absent_parts(bundle: Bundle, request: Request) -> Iterator[Problem]:
+    """Yield what this machine lacks of a job: the folder with its code, the values of its secrets."""
+    yield from folder_problems(request)
+    yield from unset_secrets(config_of(bundle))
 
 
 def folder_problems(request: Request) -> Iterator[Problem]:

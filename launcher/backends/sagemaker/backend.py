@@ -34,7 +34,7 @@ class SageMakerBackend:
 
     def _job(self, handle: JobHandle) -> TrainingJob:
         """Return a job in SageMaker, with the sizes of its bundle's plan."""
-        plan = json.loads(bundles.read(handle.bundle_dir)[0].files["plan.json"])
+        plan = bundles.read(handle.bundle_dir)[0].plan
         sizes = (plan["initial_nodes"], plan["nproc_per_node"])
         return TrainingJob(self._services(handle), handle.native_id, *sizes, handle.uid or "")
 

@@ -13,10 +13,11 @@ from launcher.backends.sagemaker.request import RECIPE_CHANNEL, REQUEST, recipe_
 from launcher.common import console
 from launcher.common.interrupts import Interrupted, signum
 from launcher.common.problems import Problem, ProblemsFound, fail, raise_any
+from launcher.model.following import STAYS_RECORDED, in_doubt
 from launcher.model.job_spec import Bundle
 
 _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
-_OUTCOME = "the training job may exist; the launch stays recorded, and every command on the job looks again"
+_OUTCOME = f"the training job may exist; {STAYS_RECORDED}"
 _COMPARED = ("HyperParameters", "Environment", "RoleArn")
 """Members that identify a bundle's job, beside the URI of its recipe, which contains a digest of the content."""
 
@@ -98,10 +99,8 @@ def _is_unanswered(error: Refused | ProblemsFound) -> bool:
 
 
 def _in_doubt(bundle: Bundle) -> Problem:
-    name = bundle.directory.name
     message = "may have started, or may still start: SageMaker did not answer the request for it"
-    remedy = f"recipes status {name} looks again; recipes cancel {name} stops it; recipes launch {name} keeps it"
-    return Problem("E352", "job", message, value=request_of(bundle)["TrainingJobName"], remedy=remedy)
+    return in_doubt(bundle.directory, message, request_of(bundle)["TrainingJobName"])
 
 
 def _create(connection: Connection, request: Mapping[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """What a job requests: of a partition the least that it can run with, to be compared with limits; for Ray. Pure."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -84,7 +83,7 @@ def demand_of(request: Request) -> Demand:
     memory_key, memory_mib = _memory(given, cpus, gres.get("gres/gpu", 0))
     return Demand(
         nodes_key(config),
-        min(int(scale["nodes"]) for scale in json.loads(request.bundles[0].files["plan.json"])["scales"]),
+        min(int(scale["nodes"]) for scale in request.bundles[0].plan["scales"]),
         max(span),
         config["cluster"].get("time"),
         float("inf") if limit == 0 else limit,
@@ -121,7 +120,7 @@ def ray_job(bundle: Bundle) -> RayJob | None:
         return None
     given = by_name(header_of(bundle.files[JOB_FILE]))
     devices = re.search(r"--num-gpus=(\d+)", bundle.files[RAY_FILE])
-    instance = instances.find(json.loads(bundle.files["plan.json"])["instance_type"])
+    instance = instances.find(bundle.plan["instance_type"])
     node = {GPU: int(devices[1]) if devices else 0}
     if "exclusive" not in given:
         node[CPU] = _cpus(given)

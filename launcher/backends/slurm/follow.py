@@ -213,7 +213,7 @@ class FixedJob(Job):
     @functools.cached_property
     def size(self) -> tuple[int, int]:
         """Its nodes, and the worker processes of each, as its bundle plans them."""
-        plan = json.loads(bundles.read(self.bundle_dir)[0].files["plan.json"])
+        plan = bundles.read(self.bundle_dir)[0].plan
         return plan["initial_nodes"], plan["nproc_per_node"]
 
     @property

@@ -25,7 +25,8 @@ _LACKING: Mapping[JobKind, tuple[str, ...]] = {
     "RayJob": _HYPERPOD_ONLY,
 }
 """Keys of run_policy that a kind of job has no field for."""
-_FOR_KUEUE = ("workload_priority_class", "preferred_topology", "required_topology", "spares")
+_TOPOLOGIES = ("preferred_topology", "required_topology")
+_FOR_KUEUE = ("workload_priority_class", *_TOPOLOGIES, "spares")
 _TOPOLOGY_PREFIX = "kueue.x-k8s.io/podset-"
 
 
@@ -119,7 +120,7 @@ def _half_given(monitor: LogMonitor, groups: int) -> Iterator[tuple[str, str]]:
     if monitor.operator and monitor.metricThreshold is None:
         yield "operator", "needs a metricThreshold to compare with"
     if monitor.metricThreshold is not None and not monitor.operator:
-        yield "metricThreshold", f"needs an operator, one of {', '.join(('gt', 'gteq', 'lt', 'lteq', 'eq'))}"
+        yield "metricThreshold", "needs an operator, one of gt, gteq, lt, lteq, eq"
     if monitor.metricThreshold is not None and not groups:
         yield "logPattern", "needs a group around the number that is compared with metricThreshold"
     if monitor.metricEvaluationDataPoints and monitor.metricThreshold is None:
@@ -148,7 +149,7 @@ def kueue_has_a_queue(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[
 )
 def topology_is_asked_for_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Kueue refuses pods with more than one topology constraint."""
-    keys = [f"cluster.{key}" for key in _FOR_KUEUE[1:3] if getattr(k8s_options(checked), key)]
+    keys = [f"cluster.{key}" for key in _TOPOLOGIES if getattr(k8s_options(checked), key)]
     keys += [
         f"cluster.annotations.{key}"
         for key in k8s_options(checked).annotations or {}
@@ -177,7 +178,7 @@ def tolerations_are_whole(checked: CheckedRecipe, problem: MakeProblem) -> Itera
 def instance_is_selected_once(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The instance type also determines devices and batches, so it is set in one place."""
     for label, value in (k8s_options(checked).node_selector or {}).items():
-        if label.endswith("node.kubernetes.io/instance-type") or label == "beta.kubernetes.io/instance-type":
+        if label in INSTANCE_LABELS:
             path = f"cluster.node_selector.{label}"
             is_same = canonical(str(value)) == canonical(checked.launch.instance_type)
             remedy = f"leave out {path}" + ("" if is_same else f", and set instance_type={value}")
