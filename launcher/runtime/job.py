@@ -230,8 +230,7 @@ class Job(LossWeighting):
         if not is_finite:
             self._record_rate(self.optimizer)
             self.report(skipped_steps=self._finite.total)
-            if process_group.rank() == 0:
-                print(self._finite.describe(self.step + 1), flush=True)
+            process_group.print_once(self._finite.describe(self.step + 1))
         return is_finite
 
     def stopping(self) -> bool:

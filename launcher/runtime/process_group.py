@@ -209,6 +209,12 @@ def without_group_warning() -> Iterator[None]:
         yield
 
 
+def print_once(*lines: str) -> None:
+    """Print lines on the first rank."""
+    for line in lines if rank() == 0 else ():
+        print(line, flush=True)
+
+
 def barrier(group: dist.ProcessGroup | None = None) -> None:
     """Wait for all ranks, with the timeout of a group of all of them or of the default one."""
     if dist.is_initialized():
