@@ -11,12 +11,12 @@ from typing import Any
 from torch import nn
 
 from launcher.common import names
-from launcher.runtime.finetune.architectures import is_hub_name
 from launcher.runtime.finetune.data.errors import printable
 from launcher.runtime.finetune.data.losses import Counts
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.settings import Settings
+from launcher.runtime.model_configs import is_on_hub
 
 BUNDLE_FILE = "bundle.json"
 _PACKAGES = ("torch", "transformers", "peft", "safetensors")
@@ -88,7 +88,7 @@ def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, data: Prepare
 
 def public_name(path: str) -> str:
     """Return the name of a model on the Hub as it is, and of a path its last part."""
-    return path if is_hub_name(path) and not Path(path).is_dir() else Path(path).name
+    return path if is_on_hub(path) and not Path(path).is_dir() else Path(path).name
 
 
 def last_metrics(file: Path) -> dict[str, float]:
