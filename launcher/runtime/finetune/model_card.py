@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from launcher.common import names
+from launcher.runtime.durable import read_object
 from launcher.runtime.finetune.data.errors import printable
 from launcher.runtime.finetune.data.losses import Counts
 from launcher.runtime.finetune.data.prepared import Prepared
@@ -65,7 +65,7 @@ class Facts:
 
 def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, data: Prepared, steps: int) -> Facts:
     """Return the facts about a finished training; `run_dir` has its metrics, and the bundle is above it, if any."""
-    bundle = _bundle(run_dir)
+    bundle = read_object(run_dir.parent / BUNDLE_FILE)  # of a job on this machine; nothing elsewhere
     # Examples name the file, but not where it is on this machine.
     losses = tuple(replace(loss, example=Path(loss.example).name) for loss in data.counts.losses)
     return Facts(
@@ -103,15 +103,6 @@ def last_metrics(file: Path) -> dict[str, float]:
             found |= {name: value for name, value in values.items() if value is not None}
             found |= record.get("further", {})
     return found
-
-
-def _bundle(run_dir: Path) -> Mapping[str, Any]:
-    """Return the manifest of the bundle that a job on this machine runs from; nothing elsewhere."""
-    try:
-        found = json.loads((run_dir.parent / BUNDLE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def card(facts: Facts) -> str:

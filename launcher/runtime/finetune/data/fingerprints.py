@@ -29,7 +29,7 @@ def fingerprints(files: Sequence[Path], folder: Path, memory: str = MEMORY) -> l
         DataError: A file cannot be read.
         OSError: The folder cannot be written to.
     """
-    known = _known(folder / memory)
+    known: Known = durable.read_object(folder / memory)
     before = dict(known)
     found = [(file.name, *_fingerprint(file, known)) for file in files]
     if known != before:
@@ -58,12 +58,3 @@ def _content(file: Path) -> str:
         while data := stream.read(_READ_BYTES):
             found.update(data)
     return found.hexdigest()
-
-
-def _known(path: Path) -> Known:
-    """Return what was remembered; nothing if the file is missing or damaged."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
