@@ -238,6 +238,14 @@ def share(value: _Value) -> _Value:
     return values[0]
 
 
+def summed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of all ranks' tensors, which are in the memory of the CPU. Collective."""
+    total = tensor.clone()
+    if dist.is_initialized():
+        dist.all_reduce(total)
+    return total
+
+
 def of_first_rank(
     work: Callable[[], _Value], *errors: type[Exception], group: dist.ProcessGroup | None = None
 ) -> _Value:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from launcher.common import names
@@ -239,8 +238,8 @@ class FineTuning:
         sums, self._sums = self._sums, None
         if self.objective.num_sums == 2:  # loss and count: the job reports the loss
             return {}
-        totals = _summed(sums if sums is not None else torch.zeros(self.objective.num_sums, dtype=torch.float64))
-        found = self.objective.metrics(totals)
+        own = torch.zeros(self.objective.num_sums, dtype=torch.float64) if sums is None else sums.cpu()
+        found = self.objective.metrics(process_group.summed(own))
         return {name: value for name, value in found.items() if name != "loss"}
 
     def _evaluate(self) -> Mapping[str, object] | None:
@@ -259,7 +258,7 @@ class FineTuning:
         finally:
             self.root.train()
             parallel.reshard(self.root)
-        found = self.objective.metrics(_summed(sums))
+        found = self.objective.metrics(process_group.summed(sums.cpu()))
         print_once("evaluation  " + "  ".join(f"{name} {value:.4f}" for name, value in found.items()))
         return {f"eval/{name}": value for name, value in found.items()}
 
@@ -279,14 +278,6 @@ class FineTuning:
 
     def _last_loss(self) -> str:
         return "" if self._last is None or self._last.loss is None else f"  loss {self._last.loss:.4f}"
-
-
-def _summed(sums: torch.Tensor) -> torch.Tensor:
-    """Return the sums over all ranks, in the memory of the CPU. Collective."""
-    sums = sums.cpu()
-    if process_group.world_size() > 1:
-        dist.all_reduce(sums)
-    return sums
 
 
 class _Phases:
