@@ -5,7 +5,7 @@ from conftest import shipped
 
 from launcher.checkpointing import architecture
 from launcher.runtime import model_configs
-from launcher.runtime.finetune.architectures import architecture_of, rehearsal_config
+from launcher.runtime.finetune.architectures import rehearsal_config
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -47,7 +47,7 @@ def test_weights_and_adapters_are_as_many_as_in_the_model_that_is_built(name, bi
 
     config = rehearsal_config(name, "", 512)
     with torch.device("meta"):
-        built = model_class(architecture_of(config))(model_config(config))
+        built = model_class(config)(model_config(config))
         assert architecture.num_parameters(config) == sum(each.numel() for each in built.parameters())
         adapted = peft.get_peft_model(built, peft.LoraConfig(**LORA | {"bias": bias}, task_type="CAUSAL_LM"))
     trained = sum(each.numel() for each in adapted.parameters() if each.requires_grad)

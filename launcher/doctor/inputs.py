@@ -103,14 +103,14 @@ def _samples(job: JobSpec, key: str, path: str, settings: Any) -> Iterator[Answe
 
 def _model(job: JobSpec, given: OpenRecipe, training: Mapping[str, Any]) -> Iterator[Answer]:
     """Yield whether the model's folder is complete, or the Hub gives its files to this user."""
-    from launcher.runtime.finetune.architectures import is_hub_name
+    from launcher.runtime.model_configs import is_on_hub
 
     key, name = f"recipes.{given.model}", str(get(training, "model_config.model_name_or_path") or "")
     if not name:
         yield unknown(MODEL, f"{key} is empty: the image has its own model")
     elif is_here(job, name) and (job.cwd / name).is_dir():
         yield from _folder(key, name, job.cwd / name)
-    elif is_hub_name(name) and not os.path.isabs(name):
+    elif is_on_hub(name):
         yield from _on_hub(job, key, name, get(training, "model_config.model_revision") or None)
     else:
         yield unknown(MODEL, f"{name} is read where the job runs, which this machine does not see")

@@ -20,6 +20,7 @@ from launcher.common.names import ACTIVITY_FILE, CHECKPOINT, LAST_CHECKPOINT, ME
 from launcher.operator.job_request import HangLimits
 from launcher.operator.snapshot import Attempt
 from launcher.operator.worker_logs import STDOUT, worker_log
+from launcher.runtime.durable import read_object
 
 START_CUT_OFF_S = 1200.0
 """Seconds without a first step, or for a first save, after which the job is reported as slow.
@@ -220,15 +221,9 @@ class HangDetector:
         """Return that there has been no new step for too long; None while the time is within the limits."""
         if attempt.number != self._attempt:
             self._attempt, self._log, self._is_over = attempt.number, None, False
-        overdue = self._steps.overdue(now_s, attempt.number, done, self._activity(), stays=stays)
+        activity = read_object(self._run_dir / ACTIVITY_FILE)  # empty while nothing is announced
+        overdue = self._steps.overdue(now_s, attempt.number, done, activity, stays=stays)
         return None if self._is_stopped(attempt) else overdue
-
-    def _activity(self) -> Mapping[str, object]:
-        try:
-            activity = json.loads((self._run_dir / ACTIVITY_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):  # nothing announced yet
-            return {}
-        return activity if isinstance(activity, dict) else {}
 
     def _is_stopped(self, attempt: Attempt) -> bool:
         if self._stop is None or self._is_over:

@@ -1,4 +1,4 @@
-"""Files that are written atomically, even if the machine stops, or line by line, and what is deleted with them."""
+"""Files that are written atomically, even if the machine stops, or line by line; how they are read and deleted."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 def sync(path: Path) -> None:
@@ -21,6 +21,15 @@ def sync(path: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replace the content of `path` atomically: a reader sees either the old text or the new one."""
     write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; an empty one if the file is missing or damaged, or holds something else."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def append_json(path: Path, record: Mapping[str, object]) -> None:

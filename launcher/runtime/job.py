@@ -228,10 +228,9 @@ class Job(LossWeighting):
         """
         is_finite = self._finite.judge(self._consensus.loss(), number(grad_norm))
         if not is_finite:
-            self._record_rate(self.optimizer)
+            self._record_rate()
             self.report(skipped_steps=self._finite.total)
-            if process_group.rank() == 0:
-                print(self._finite.describe(self.step + 1), flush=True)
+            process_group.print_once(self._finite.describe(self.step + 1))
         return is_finite
 
     def stopping(self) -> bool:
@@ -454,14 +453,14 @@ class Job(LossWeighting):
             )
         )
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    def _before_step(self, *_: Any) -> None:
         """Record the rate. What this step needs of other ranks for its count is waited for: none stops it halfway."""
         self._consensus.settle()
-        self._record_rate(optimizer)
+        self._record_rate()
         self._is_dirty = True
 
-    def _record_rate(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._rate = float(optimizer.param_groups[0]["lr"])
+    def _record_rate(self) -> None:
+        self._rate = float(self.optimizer.param_groups[0]["lr"])
         self._has_stepped = True
 
     def _close(self) -> None:

@@ -249,7 +249,7 @@ def _compare(plan: Sequence[rows.Move], sent: Parts, received: Parts) -> None:
     """
     if not plan:
         return
-    answers = process_group.gather(rows.checksums(plan, process_group.rank(), sent, received))
+    answers = process_group.gather(rows.checksums(plan, sent, received))
     of_sources, of_targets = [iter(each) for each, _ in answers], [iter(each) for _, each in answers]
     pairs = [(next(of_sources[move.source]), next(of_targets[move.target])) for move in plan]
     differing = [move for move, (one, two) in zip(plan, pairs, strict=True) if one != two]

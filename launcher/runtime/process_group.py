@@ -209,6 +209,12 @@ def without_group_warning() -> Iterator[None]:
         yield
 
 
+def print_once(*lines: str) -> None:
+    """Print lines on the first rank."""
+    for line in lines if rank() == 0 else ():
+        print(line, flush=True)
+
+
 def barrier(group: dist.ProcessGroup | None = None) -> None:
     """Wait for all ranks, with the timeout of a group of all of them or of the default one."""
     if dist.is_initialized():
@@ -230,6 +236,14 @@ def share(value: _Value) -> _Value:
     if dist.is_initialized():
         dist.broadcast_object_list(values, src=0)
     return values[0]
+
+
+def summed(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sum of all ranks' tensors, which are in the memory of the CPU. Collective."""
+    total = tensor.clone()
+    if dist.is_initialized():
+        dist.all_reduce(total)
+    return total
 
 
 def of_first_rank(

@@ -174,15 +174,12 @@ def exchange(plan: Sequence[Move], sent: Parts, received: Parts) -> None:
             work.wait()
 
 
-def checksums(plan: Sequence[Move], rank: int, sent: Parts, received: Parts) -> tuple[list[bytes], list[bytes]]:
-    """Return the checksums of what a rank has sent, and of what it has received, in the order of the moves."""
-
-    def of(parts: Parts, moved: Iterable[Move]) -> list[bytes]:
-        return [checksum(as_bytes(_rows(parts, each))) for each in moved]
-
+def checksums(plan: Sequence[Move], sent: Parts, received: Parts) -> tuple[list[bytes], list[bytes]]:
+    """Return the checksums of what this rank has sent, and of what it has received, in the order of the moves."""
+    rank = process_group.rank()
     return (
-        of(sent, (each for each in plan if each.source == rank)),
-        of(received, (each for each in plan if each.target == rank)),
+        [checksum(as_bytes(_rows(sent, each))) for each in plan if each.source == rank],
+        [checksum(as_bytes(_rows(received, each))) for each in plan if each.target == rank],
     )
 
 

@@ -31,9 +31,11 @@ class Stay:
         size = process_group.world_size()
         if found := self.taken:
             moved = f", {found.num_receivers} received {found.num_bytes / 1e6:,.1f} MB" if found.num_receivers else ""
-            _say(f"continuing at step {found.progress.step}: {found.num_holders} of {size} ranks kept it{moved}")
+            process_group.print_once(
+                f"continuing at step {found.progress.step}: {found.num_holders} of {size} ranks kept it{moved}"
+            )
         elif startup_timing.attempt():
-            _say(f"{reason}: all continue at the newest checkpoint")
+            process_group.print_once(f"{reason}: all continue at the newest checkpoint")
         return self.taken
 
     def copy_if_due(self, progress: Progress, last: StepMetrics | None) -> None:
@@ -55,7 +57,7 @@ class Stay:
             try:
                 self._handed = peers.hand_over(self._content, leaves=in_place.is_leaving())
             except peers.NotHealed as error:
-                _say(f"{error}: a checkpoint is saved")
+                process_group.print_once(f"{error}: a checkpoint is saved")
                 return False
         return True
 
@@ -68,8 +70,3 @@ class Stay:
         alone = self._content.alone()
         live = peers.kept(alone, progress, last, self._handed) if alone and is_complete else None
         return (live, *self._copies.copies) if live else (*self._copies.copies,)
-
-
-def _say(message: str) -> None:
-    if process_group.rank() == 0:
-        print(message, flush=True)

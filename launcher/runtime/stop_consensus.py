@@ -79,10 +79,9 @@ class StopConsensus:
         self._steps_until_due = max(self._steps_until_due - 1, 0)
         if self._sums is None:
             return None, False
-        if self._work:
-            self._work.wait()
+        self.settle()
         carried, events = self._sums.tolist()
-        self._sums = self._work = None
+        self._sums = None
         if self._carries_loss:
             return carried, events > 0
         steps = int(SIGNAL_PERIOD_S * world_size() / carried) if carried else 1

@@ -1,5 +1,6 @@
 """The training of a recipe: its data, model and schedule, in the loop that any script can use."""
 
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -15,9 +16,9 @@ from launcher.runtime import agent, in_place
 from launcher.runtime.feed import log_samples
 from launcher.runtime.job import Job
 from launcher.runtime.model import build_model, next_token_loss
-from launcher.runtime.process_group import Place
+from launcher.runtime.process_group import Place, print_once
+from launcher.runtime.recipe_training import resume, step_optimizer
 from launcher.runtime.reporting import StepMetrics, reporter_of
-from launcher.runtime.resuming import resume
 from launcher.runtime.sampler import StepSampler
 from launcher.runtime.training_config import Schedule, Settings
 
@@ -188,15 +189,13 @@ class Trainer:
         In both cases a published checkpoint holds all work when this returns.
         """
         settings = self.settings
-        resumed = resume(
+        resume(
             self.job,
             self.reporter,
             seed=settings.seed,
             resumes=settings.load_checkpoint,
             overrides=settings.override_training_dir,
         )
-        if resumed and self.job.kept_by is None:
-            self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
         began = time.monotonic()
         for rows in self.job.steps(self._rows()):
             if settings.log_samples:
@@ -205,14 +204,15 @@ class Trainer:
             loss = self.job.weigh_sum(self._token_losses(rows), step_tokens)
             torch.autograd.backward(loss)
             if self.job.completes_step:
-                self._update()
+                norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), settings.max_norm)
+                step_optimizer(self.job, functools.partial(learning_rate, settings.schedule), norm)
                 time.sleep(max(0.0, began + settings.min_step_s - time.monotonic()))
                 began = time.monotonic()
         if not self.job.finished:
-            self._print(f"stopped at step {self.job.step} as requested")
+            print_once(f"stopped at step {self.job.step} as requested")
             return False
         last = "" if self.last_loss is None else f", loss {self.last_loss:.4f}"
-        self._print(f"finished at step {self.job.step}{last}")
+        print_once(f"finished at step {self.job.step}{last}")
         return True
 
     def _rows(self) -> Iterator[torch.Tensor]:
@@ -222,25 +222,10 @@ class Trainer:
     def _token_losses(self, rows: torch.Tensor) -> torch.Tensor:
         return next_token_loss(self.model, rows, reduction="sum")
 
-    def _update(self) -> None:
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.max_norm)
-        batch = self.job.batch
-        progress = (batch.step_start + batch.step_samples / 2) / self.job.sampler.total_samples
-        rate = learning_rate(self.settings.schedule, progress)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        if self.job.may_step(norm):
-            self.optimizer.step()
-        self.optimizer.zero_grad()
-
     def _print_step(self, metrics: StepMetrics) -> None:
         self.last_loss = metrics.loss
         if metrics.step % self.settings.logging_steps == 0 and metrics.loss is not None:
-            self._print(
+            print_once(
                 f"step {metrics.step}/{metrics.step + self.job.sampler.steps_left}  loss {metrics.loss:.4f}  "
                 f"lr {metrics.learning_rate:.5f}  {metrics.samples_per_s:.0f} samples/s  world {metrics.world_size}"
             )
-
-    def _print(self, message: str) -> None:
-        if self.place.rank == 0:
-            print(message, flush=True)

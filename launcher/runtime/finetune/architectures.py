@@ -85,11 +85,6 @@ def trainable() -> tuple[str, ...]:
     return tuple(name for name, config in model_configs.table().items() if config["model_type"] in KNOWN)
 
 
-def is_hub_name(model: str) -> bool:
-    """Return whether a model is named as on the Hugging Face Hub, `org/name`, rather than by a path."""
-    return model.count("/") == 1 and not model.startswith((".", "/", "~"))
-
-
 def read_config(folder: Path) -> Mapping[str, Any]:
     """Return a model folder's config.json; of a model of several parts, that of its language model.
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.utils.rnn import pad_sequence
 
 from launcher.runtime.finetune.data.workers import in_order
 from launcher.runtime.finetune.models import language_model
@@ -75,13 +76,10 @@ def padded(samples: Sequence[Sample]) -> TokenBatch:
 
     Rows without padding have no mask, so that attention keeps its fast causal path.
     """
-    longest = max(len(ids) for ids, _ in samples)
-    ids = torch.zeros((len(samples), longest), dtype=torch.int64)
-    mask = torch.zeros_like(ids)
-    for row, (tokens, _) in enumerate(samples):
-        ids[row, : len(tokens)] = torch.from_numpy(tokens.astype(np.int64))
-        mask[row, : len(tokens)] = 1
-    starts = [row * longest for row in range(len(samples))]
+    rows = [torch.from_numpy(tokens.astype(np.int64)) for tokens, _ in samples]
+    ids = pad_sequence(rows, batch_first=True)
+    mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+    starts = [number * ids.shape[1] for number in range(len(samples))]
     return _batch(samples, ids, starts, mask=None if bool(mask.all()) else mask)
 
 

@@ -31,7 +31,7 @@ from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.model_card import Facts, card
 from launcher.runtime.finetune.models import language_model
 from launcher.runtime.finetune.settings import Settings
-from launcher.runtime.finetune.weight_files import INDEX, SINGLE
+from launcher.runtime.finetune.weight_files import FILE_PATTERN, INDEX
 from launcher.runtime.metric_shipping import TrackingUnavailable, log_artifacts
 
 MERGED = "merged"
@@ -208,16 +208,15 @@ def _write_adapters(model: nn.Module, settings: Settings, inputs: Inputs, folder
 
 def _write_model(model: nn.Module, inputs: Inputs, folder: ResultFolder, target: Path) -> None:
     """Write all weights, the configuration and the tokenizer, one file of weights at a time."""
+    from huggingface_hub import split_state_dict_into_shards_factory
     from safetensors.torch import save_file
 
     dtype = _DTYPES.get(str(inputs.config.get("dtype") or inputs.config.get("torch_dtype")))
     weights = TrainedWeights(model, dtype)
-    sizes = weights.sizes()
-    shards = sharded(sizes, MAX_SHARD_BYTES)
-    places: dict[str, str] = {}
-    for number, names in enumerate(shards, 1):
-        file = SINGLE if len(shards) == 1 else f"model-{number:05}-of-{len(shards):05}.safetensors"
-        places |= dict.fromkeys(names, file)
+    shards = split_state_dict_into_shards_factory(
+        weights.sizes(), get_storage_size=int, filename_pattern=FILE_PATTERN, max_shard_size=MAX_SHARD_BYTES
+    )
+    for file, names in shards.filename_to_tensors.items():
         tensors = {name: value for name in names if (value := weights.gather(name)) is not None}
 
         def save(file: str = file, tensors: dict[str, torch.Tensor] = tensors) -> None:
@@ -227,26 +226,13 @@ def _write_model(model: nn.Module, inputs: Inputs, folder: ResultFolder, target:
         folder.first_rank(save)
 
     def finish() -> None:
-        if len(shards) > 1:
-            index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": places}
+        if shards.is_sharded:
+            index = {"metadata": shards.metadata, "weight_map": shards.tensor_to_filename}
             write_text(target / INDEX, json.dumps(index, indent=2) + "\n")
         _write_config(model, inputs, target, dtype)
         _copy_tokenizer(inputs, target)
 
     folder.first_rank(finish)
-
-
-def sharded(sizes: dict[str, int], limit: int) -> list[list[str]]:
-    """Return the names of the weights of each file: in order, as many as fit into `limit` bytes, at least one."""
-    shards: list[list[str]] = []
-    room = 0
-    for name, size in sizes.items():
-        if not shards or size > room:
-            shards.append([])
-            room = limit
-        shards[-1].append(name)
-        room -= size
-    return shards
 
 
 def _write_config(model: nn.Module, inputs: Inputs, folder: Path, dtype: torch.dtype | None) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 
 from launcher.runtime import process_group
 from launcher.runtime.durable import write_text
-from launcher.runtime.finetune.architectures import CONFIG_FILE, is_hub_name, read_config, rehearsal_config
+from launcher.runtime.finetune.architectures import CONFIG_FILE, read_config, rehearsal_config
 from launcher.runtime.finetune.data.preparation import prepare
 from launcher.runtime.finetune.data.prepared import Prepared, load
 from launcher.runtime.finetune.data.settings import CHANNELS, DataSettings
 from launcher.runtime.finetune.rehearsal_data import NUM_SAMPLES, VOCABULARY, write_rehearsal_data
 from launcher.runtime.finetune.settings import Settings
 from launcher.runtime.finetune.weight_files import INDEX, PICKLED, WeightsInvalid, indexed
+from launcher.runtime.model_configs import is_on_hub
 
 REHEARSAL = "rehearsal"
 """Begins the name of every folder of a rehearsal's results."""
@@ -122,7 +123,7 @@ def model_folder(path: str, revision: str | None, run_dir: Path) -> tuple[Path, 
         if revision:
             raise ModelMissing(f"model_revision={revision!r}: {path} is a folder here, and a folder has no revisions")
         return Path(path), ""
-    if not is_hub_name(path):
+    if not is_on_hub(path):
         raise ModelMissing(f"model_name_or_path={path!r}: there is no such folder")
     found = pinned(path, revision, run_dir)
     return downloaded(path, found), found.commit

@@ -9,7 +9,6 @@ Source: the keys of the published recipes; docs/open-trainer.md.
 from pathlib import PurePosixPath
 from typing import Any
 
-from launcher.runtime.finetune.architectures import is_hub_name
 from launcher.runtime.finetune.data.errors import DataError
 from launcher.runtime.finetune.data.settings import chain_of
 from launcher.runtime.finetune.key_terms import (
@@ -30,6 +29,7 @@ from launcher.runtime.finetune.key_terms import (
 )
 from launcher.runtime.finetune.schedules import NAMES as SCHEDULES
 from launcher.runtime.finetune.settings import LOSSES
+from launcher.runtime.model_configs import is_on_hub
 
 ARGS, MODEL, DATA = (f"training_config.{name}" for name in ("training_args", "model_config", "datasets"))
 STEPS = f"{DATA}.preprocessor_cfgs"
@@ -62,7 +62,7 @@ def _chain_fault(value: Any, recipe: Recipe) -> str | None:
 def _has_revision_of_folder(value: Any, recipe: Recipe) -> bool:
     """Return whether a revision is given for a model that is not named as on the Hub."""
     model = str(recipe.value(f"{MODEL}.model_name_or_path") or "")
-    return bool(value and model) and not is_hub_name(model)
+    return bool(value and model) and not is_on_hub(model)
 
 
 def _template_of_image(value: Any, recipe: Recipe) -> bool:

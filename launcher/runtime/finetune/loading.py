@@ -16,7 +16,6 @@ from torch import nn
 from launcher.runtime import process_group
 from launcher.runtime.finetune import adapters
 from launcher.runtime.finetune.adapters import base_parameters, published_name
-from launcher.runtime.finetune.architectures import architecture_of
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.models import language_model, model_class, model_config
 from launcher.runtime.finetune.settings import Settings
@@ -153,9 +152,7 @@ def converted(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Tensor
         options["config"].quantization_config = {**config["quantization_config"], "dequantize": True}
         options["dtype"] = torch.bfloat16
     try:
-        model, found = model_class(architecture_of(config)).from_pretrained(
-            folder, output_loading_info=True, **options
-        )
+        model, found = model_class(config).from_pretrained(folder, output_loading_info=True, **options)
     except (OSError, ValueError, RuntimeError, ImportError, KeyError, SafetensorError) as error:
         raise WeightsInvalid(f"{folder}: transformers cannot load the weights ({error})") from error
     problems = [(key, "is missing") for key in found["missing_keys"]]

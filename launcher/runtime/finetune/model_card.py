@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from torch import nn
 
 from launcher.common import names
-from launcher.runtime.finetune.architectures import is_hub_name
+from launcher.runtime.durable import read_object
 from launcher.runtime.finetune.data.errors import printable
 from launcher.runtime.finetune.data.losses import Counts
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.settings import Settings
+from launcher.runtime.model_configs import is_on_hub
 
 BUNDLE_FILE = "bundle.json"
 _PACKAGES = ("torch", "transformers", "peft", "safetensors")
@@ -65,7 +65,7 @@ class Facts:
 
 def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, data: Prepared, steps: int) -> Facts:
     """Return the facts about a finished training; `run_dir` has its metrics, and the bundle is above it, if any."""
-    bundle = _bundle(run_dir)
+    bundle = read_object(run_dir.parent / BUNDLE_FILE)  # of a job on this machine; nothing elsewhere
     # Examples name the file, but not where it is on this machine.
     losses = tuple(replace(loss, example=Path(loss.example).name) for loss in data.counts.losses)
     return Facts(
@@ -88,7 +88,7 @@ def facts_of(settings: Settings, inputs: Inputs, run_dir: Path, *, data: Prepare
 
 def public_name(path: str) -> str:
     """Return the name of a model on the Hub as it is, and of a path its last part."""
-    return path if is_hub_name(path) and not Path(path).is_dir() else Path(path).name
+    return path if is_on_hub(path) and not Path(path).is_dir() else Path(path).name
 
 
 def last_metrics(file: Path) -> dict[str, float]:
@@ -103,15 +103,6 @@ def last_metrics(file: Path) -> dict[str, float]:
             found |= {name: value for name, value in values.items() if value is not None}
             found |= record.get("further", {})
     return found
-
-
-def _bundle(run_dir: Path) -> Mapping[str, Any]:
-    """Return the manifest of the bundle that a job on this machine runs from; nothing elsewhere."""
-    try:
-        found = json.loads((run_dir.parent / BUNDLE_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def card(facts: Facts) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from launcher.runtime.finetune import adapters
-from launcher.runtime.finetune.architectures import Architecture, architecture_of
+from launcher.runtime.finetune.architectures import architecture_of
 from launcher.runtime.finetune.settings import LoraSettings, OptimizerSettings, Settings
 
 _UNDECAYED = ("bias", "norm")
@@ -26,10 +26,11 @@ def import_libraries(config: Mapping[str, Any]) -> None:
         importlib.import_module("peft")
 
 
-def model_class(architecture: Architecture) -> Any:
+def model_class(config: Mapping[str, Any]) -> Any:
     """Return transformers' class of a language model. Imports the module of this architecture only."""
-    package = architecture.package
-    return getattr(importlib.import_module(f"transformers.models.{package}.modeling_{package}"), architecture.model)
+    architecture = architecture_of(config)
+    package = importlib.import_module(f"transformers.models.{architecture.package}.modeling_{architecture.package}")
+    return getattr(package, architecture.model)
 
 
 def model_config(config: Mapping[str, Any]) -> Any:
@@ -47,7 +48,7 @@ def random_model(config: Mapping[str, Any], attention: str, *, dtype: torch.dtyp
     """Return a language model with random weights from a seed; the generator's state is left untouched."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: nn.Module = model_class(architecture_of(config))._from_config(
+        model: nn.Module = model_class(config)._from_config(
             model_config(config), attn_implementation=attention, dtype=dtype
         )
     return model

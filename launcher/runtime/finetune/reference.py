@@ -126,9 +126,7 @@ def precomputed(
         is_stopped = stopping()
         if is_stopped or number % part == 0 or number == len(rounds):
             done = missing[: number * micro * process_group.world_size()]
-            found = mine.clone()
-            if dist.is_initialized():
-                dist.all_reduce(found)  # of every pair, one rank has other numbers than 0
+            found = process_group.summed(mine)  # of every pair, one rank has other numbers than 0
             table[done] = found[done]
             _write(file, table)
         if is_stopped:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from launcher.common import names
@@ -30,9 +29,9 @@ from launcher.runtime.finetune.settings import Settings, settings_of
 from launcher.runtime.finetune.token_scores import TokenScorer
 from launcher.runtime.hooks import Hooks
 from launcher.runtime.job import Job
-from launcher.runtime.process_group import Place
+from launcher.runtime.process_group import Place, print_once
+from launcher.runtime.recipe_training import resume, step_optimizer
 from launcher.runtime.reporting import StepMetrics, reporter_of
-from launcher.runtime.resuming import resume
 from launcher.runtime.sampler import StepSampler
 from launcher.runtime.stop_consensus import any_rank
 
@@ -79,10 +78,10 @@ class FineTuning:
         self.settings, self.inputs, self.place, self.run_dir = settings, inputs, place, run_dir
         self._event_pending = event_pending
         if inputs.is_rehearsal:
-            self._print("rehearsal: a small model with random weights, and made-up samples")
+            print_once("rehearsal: a small model with random weights, and made-up samples")
         export.refuse_foreign(inputs.results)  # before hours of training, not after them
         self.data = data or prepared_data(inputs, is_node_first=place.local_rank == 0)
-        self._print(*self.data.lines())
+        print_once(*self.data.lines())
         self.model, self.root = self._kept_model() or self._new_model()
         batcher = Batcher(place.device, self._packs(), layer_masks(self.model, compute_dtype(place.device)))
         self.objective: Objective[Any, Any] = self._objective(batcher)
@@ -102,7 +101,7 @@ class FineTuning:
         """Return a model with its initial weights, and its root, set up for the ranks."""
         settings, inputs, place = self.settings, self.inputs, self.place
         model, remarks = built(inputs.config, settings, place.device, has_weights=inputs.weights is not None)
-        self._print(*remarks)
+        print_once(*remarks)
         if settings.parallel.recomputes:
             parallel.recompute(model)
         scorer = TokenScorer(model, settings.aux_loss_coef)
@@ -126,7 +125,7 @@ class FineTuning:
         """Return whether samples share a row."""
         can = architecture_of(self.inputs.config).packs
         if self.settings.packs and not can:
-            self._print("packing_samples: this architecture carries its state from sample to sample; rows are padded")
+            print_once("packing_samples: this architecture carries its state from sample to sample; rows are padded")
         return self.settings.packs and can
 
     def _objective(self, batcher: Batcher) -> Objective[Any, Any]:
@@ -179,7 +178,7 @@ class FineTuning:
         In both cases a published checkpoint holds all work when this returns.
         """
         if not self.objective.prepare(lambda: any_rank(self._event_pending())):
-            self._print("stopped before the first step, as requested")
+            print_once("stopped before the first step, as requested")
             return False
         self._resume()
         self.root.train()
@@ -198,17 +197,17 @@ class FineTuning:
                 self._update(self.job.step_sum(lengths), began)
                 began = time.monotonic()
         if not self.job.finished:
-            self._print(f"stopped at step {self.job.step} as requested")
+            print_once(f"stopped at step {self.job.step} as requested")
             return False
         if not self.settings.saving.saves_state:
             process_group.barrier()  # a rank that fails from here on makes all of them train again
             self.job.checkpoints.clear()
-        self._print(f"finished at step {self.job.step}{self._last_loss()}")
+        print_once(f"finished at step {self.job.step}{self._last_loss()}")
         return True
 
     def _resume(self) -> None:
         saving = self.settings.saving
-        resumed = resume(
+        resume(
             self.job,
             self.reporter,
             seed=self.settings.seed,
@@ -216,8 +215,6 @@ class FineTuning:
             overrides=saving.overrides,
             start=saving.resume_path,
         )
-        if resumed and self.job.kept_by is None:
-            self._print(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
 
     def _batches(self) -> Iterator[Any]:
         """Yield the rows of this rank's batches, which are made while the batches before them train."""
@@ -226,7 +223,9 @@ class FineTuning:
 
     def _update(self, tokens: float, began: float) -> None:
         with self._phases.part("optimizer"):
-            norm = self._step()
+            limit = self.settings.optimizer.max_norm
+            norm = nn.utils.clip_grad_norm_(trained_parameters(self.model), limit or math.inf)
+            step_optimizer(self.job, functools.partial(learning_rate, self._schedule), norm)
         self.job.report(grad_norm=norm, tokens_per_s=tokens / (time.monotonic() - began), **self._phases.take())
         self.job.report(self._step_metrics())
         if self.job.step == 0:
@@ -234,26 +233,13 @@ class FineTuning:
         if self.settings.logs_memory and self.place.device.type == "cuda":
             self.job.report(memory_gb=torch.cuda.max_memory_allocated() / 1e9)
 
-    def _step(self) -> torch.Tensor:
-        """Step the optimizer; return the norm of the gradients before clipping."""
-        limit = self.settings.optimizer.max_norm
-        norm = nn.utils.clip_grad_norm_(trained_parameters(self.model), limit or math.inf)
-        batch, sampler = self.job.batch, self.job.sampler
-        rate = learning_rate(self._schedule, (batch.step_start + batch.step_samples / 2) / sampler.total_samples)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        if self.job.may_step(norm):
-            self.optimizer.step()
-        self.optimizer.zero_grad()
-        return norm
-
     def _step_metrics(self) -> Mapping[str, float]:
         """Return the technique's own metrics of the step, of all ranks together."""
         sums, self._sums = self._sums, None
         if self.objective.num_sums == 2:  # loss and count: the job reports the loss
             return {}
-        totals = _summed(sums if sums is not None else torch.zeros(self.objective.num_sums, dtype=torch.float64))
-        found = self.objective.metrics(totals)
+        own = torch.zeros(self.objective.num_sums, dtype=torch.float64) if sums is None else sums.cpu()
+        found = self.objective.metrics(process_group.summed(own))
         return {name: value for name, value in found.items() if name != "loss"}
 
     def _evaluate(self) -> Mapping[str, object] | None:
@@ -272,19 +258,19 @@ class FineTuning:
         finally:
             self.root.train()
             parallel.reshard(self.root)
-        found = self.objective.metrics(_summed(sums))
-        self._print("evaluation  " + "  ".join(f"{name} {value:.4f}" for name, value in found.items()))
+        found = self.objective.metrics(process_group.summed(sums.cpu()))
+        print_once("evaluation  " + "  ".join(f"{name} {value:.4f}" for name, value in found.items()))
         return {f"eval/{name}": value for name, value in found.items()}
 
     def _export(self) -> None:
         facts = facts_of(self.settings, self.inputs, self.run_dir, data=self.data, steps=self.job.step)
         export.write(self.model, self.settings, self.inputs, facts)
-        self._print(f"results  {self.inputs.results}")
+        print_once(f"results  {self.inputs.results}")
 
     def _print_step(self, metrics: StepMetrics) -> None:
         self._last = metrics
         if metrics.step % self.settings.logging_steps == 0 and metrics.loss is not None:
-            self._print(
+            print_once(
                 f"step {metrics.step}/{metrics.step + self.job.sampler.steps_left}{self._last_loss()}  "
                 f"lr {metrics.learning_rate:.3g}  {metrics.further['tokens_per_s']:.0f} tokens/s  "
                 f"world {metrics.world_size}"
@@ -292,18 +278,6 @@ class FineTuning:
 
     def _last_loss(self) -> str:
         return "" if self._last is None or self._last.loss is None else f"  loss {self._last.loss:.4f}"
-
-    def _print(self, *lines: str) -> None:
-        for line in lines if self.place.rank == 0 else ():
-            print(line, flush=True)
-
-
-def _summed(sums: torch.Tensor) -> torch.Tensor:
-    """Return the sums over all ranks, in the memory of the CPU. Collective."""
-    sums = sums.cpu()
-    if process_group.world_size() > 1:
-        dist.all_reduce(sums)
-    return sums
 
 
 class _Phases:

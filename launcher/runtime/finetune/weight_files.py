@@ -10,8 +10,8 @@ from launcher.runtime.file_kinds import irregular
 
 INDEX = "model.safetensors.index.json"
 """Source: transformers, `utils.SAFE_WEIGHTS_INDEX_NAME`."""
-SINGLE = "model.safetensors"
-"""Source: transformers, `utils.SAFE_WEIGHTS_NAME`."""
+SINGLE, FILE_PATTERN = "model.safetensors", "model{suffix}.safetensors"
+"""Source: transformers, `utils.SAFE_WEIGHTS_NAME`; huggingface_hub, `constants.SAFETENSORS_WEIGHTS_FILE_PATTERN`."""
 PICKLED = "pytorch_model*.bin"
 _BEFORE = ("", "language_model.")
 """In front of a language model's names. Source: Llama 4 Scout's index has the second one."""

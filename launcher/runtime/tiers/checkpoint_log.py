@@ -96,7 +96,7 @@ class CheckpointLog:
             seconds: Of the slowest rank.
             blocked_s: Seconds that training was blocked, on the slowest rank; None if it was not.
             detail: The error, or the checkpoints skipped.
-            save: Number of the save; 0 in records of earlier versions, and of plain checkpoints.
+            save: Number of the save; 0 in records of plain checkpoints.
             sent_bytes: Bytes sent between all ranks to load it.
         """
         if not self._records:
@@ -124,6 +124,6 @@ class CheckpointLog:
             with contextlib.suppress(ValueError, KeyError, TypeError):  # an incomplete line of a killed process
                 record = json.loads(line)
                 if record["namespace"] == self.namespace and record["event"] not in ("failed", BROKEN):
-                    key = Key(int(record["step"]), int(record.get("save", 0)))
+                    key = Key(int(record["step"]), int(record["save"]))
                     newest = max(newest, key) if record["event"] == "saved" else key
         return newest

@@ -84,14 +84,13 @@ class MemoryService:
 
     def manifest(self, key: Key) -> bytes:
         with _translated():
-            place, world_size = self._located(key)
-            found = self._client(world_size).get_checkpoint(place, metadata_index=0)
+            found = self._client(self._num_writers(key)).get_checkpoint(key.save, metadata_index=0)
             return _found(found, f"manifest of step {key.step}")
 
     def open(self, key: Key, rank: int, num_bytes: int) -> Shard:
         with _translated():
-            place, world_size = self._located(key)
-            data = _found(self._client(world_size).get_checkpoint(place, rank=rank), f"shard of rank {rank}")
+            client = self._client(self._num_writers(key))
+            data = _found(client.get_checkpoint(key.save, rank=rank), f"shard of rank {rank}")
         if len(data) < num_bytes:
             raise Broken(f"the shard of rank {rank} is truncated")
         return BytesShard(numpy.frombuffer(data, dtype=numpy.uint8), len(data))
@@ -111,13 +110,13 @@ class MemoryService:
 
     def remove(self, keys: Iterable[Key]) -> None:
         for key in keys:
-            place, world_size = key.save, self._world_size
+            world_size = self._world_size
             with contextlib.suppress(Broken, TierFailure):  # of a broken pointer, too
-                place, world_size = self._located(key)
+                world_size = self._num_writers(key)
             with _translated():
-                _drop(self._client(_POINTERS), place, 0)
+                _drop(self._client(_POINTERS), key.save, 0)
                 for rank in range(world_size + 1):
-                    _drop(self._client(world_size), place, rank)
+                    _drop(self._client(world_size), key.save, rank)
 
     def _client(self, world_size: int) -> Any:
         """Return the client for the shards of a number of ranks, or for `_POINTERS` or `_OWNER`."""
@@ -147,19 +146,14 @@ class MemoryService:
             if data is None:
                 return None
             found = json.loads(data)
-            key = Key(int(found.get("step", place)), int(found["save"]))
-            return key, int(found["world_size"])
+            return Key(int(found["step"]), int(found["save"])), int(found["world_size"])
 
-    def _located(self, key: Key) -> tuple[int, int]:
-        """Return the number under which the service holds a save, and the number of ranks that wrote it.
-
-        The number is that of the save; earlier versions used the step.
-        """
-        for place in (key.save, key.step):
-            pointer = self._pointer(place)
-            if pointer and pointer[0] == key:
-                return place, pointer[1]
-        raise Broken(f"step {key.step} no longer exists as it was published")
+    def _num_writers(self, key: Key) -> int:
+        """Return the number of ranks that wrote a save; Broken if it is not published any more."""
+        pointer = self._pointer(key.save)
+        if pointer is None or pointer[0] != key:
+            raise Broken(f"step {key.step} no longer exists as it was published")
+        return pointer[1]
 
 
 class _ErrorKeeper(logging.Handler):

@@ -131,9 +131,7 @@ class Restoration:
         """
         found, published = self._candidates()
         last = max((key for key, _ in found), default=Key(0, 0))
-        last_step = max((key.step for key, _ in found), default=0)
-        # Records of earlier versions have no number of the save.
-        if published > last if published.save else published.step > last_step:
+        if published > last:
             self._search.pass_over(f"step {published.step} was published, but no tier has it any more")
         candidates = [
             Candidate(f"step {key.step}", [self._source(form, key, place) for place in places])

@@ -23,11 +23,11 @@ class TieredCheckpoints(LaunchMark):
     """The checkpoints of one training run in tiers. Every method is collective: all ranks call it.
 
     Args:
-        run_dir: Receives the log, the records and the mark of the launch; None for none.
+        run_dir: Receives the log, the records and the mark of the launch.
     """
 
-    def __init__(self, settings: TierSettings, run_dir: Path | None):
-        super().__init__((run_dir or Path()) / f"{settings.namespace}-launch")
+    def __init__(self, settings: TierSettings, run_dir: Path):
+        super().__init__(run_dir / f"{settings.namespace}-launch")
         self.folder = settings.path or f"the memory tier of {settings.namespace}"
         self._manager = manager_of(settings, run_dir)
         self._log = CheckpointLog(settings.namespace, rank(), run_dir)

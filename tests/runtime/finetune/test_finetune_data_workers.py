@@ -186,7 +186,7 @@ def test_a_restart_reads_neither_files_nor_tokenizer_again(made, tmp_path, monke
     def refuse(*args: Any) -> None:
         raise AssertionError("read again")
 
-    monkeypatch.setattr(fingerprints, "_content", refuse)
+    monkeypatch.setattr(fingerprints, "new_checksum", refuse)
     monkeypatch.setattr(tokenizers.Tokenizer, "from_str", refuse)
     again = prepare(DataSettings("sft", str(path)), made.tokenizer_folder, tmp_path / "prepared")
     assert again.digest == first.digest

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from launcher.runtime import process_group
 from launcher.runtime.finetune import adapters, models, parallel
-from launcher.runtime.finetune.architectures import architecture_of, read_config, rehearsal_config
+from launcher.runtime.finetune.architectures import read_config, rehearsal_config
 from launcher.runtime.finetune.loading import WeightLoader
 from launcher.runtime.finetune.settings import settings_of
 from launcher.runtime.finetune.token_scores import TokenBatch, TokenScorer
@@ -37,7 +37,7 @@ def model(request, tmp_path_factory):
 
 def published_logits(folder, **options):
     """Return the logits of a folder's model as one process has it by transformers alone."""
-    kind = models.model_class(architecture_of(read_config(folder)))
+    kind = models.model_class(read_config(folder))
     with torch.no_grad():
         return kind.from_pretrained(folder, attn_implementation="eager", **options).eval()(IDS).logits
 
@@ -256,7 +256,7 @@ def full_model(folder, dtype):
     """Return the logits in 32 bits of a folder's model after transformers' conversion."""
     from transformers import Mxfp4Config
 
-    kind = models.model_class(architecture_of(read_config(folder)))
+    kind = models.model_class(read_config(folder))
     found = kind.from_pretrained(folder, quantization_config=Mxfp4Config(dequantize=True), dtype=dtype)
     with torch.no_grad():
         return found.float().eval()(IDS).logits
@@ -311,7 +311,7 @@ def from_(start):
 
 def saved_adapters(folder, base, r):
     """Write random adapters of a model, as PEFT does."""
-    kind = models.model_class(architecture_of(read_config(base)))
+    kind = models.model_class(read_config(base))
     config = peft.LoraConfig(r=r, lora_alpha=5, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     torch.manual_seed(3)
     peft.get_peft_model(kind.from_pretrained(base), config).save_pretrained(folder)
@@ -320,7 +320,7 @@ def saved_adapters(folder, base, r):
 
 def published_adapted_logits(base, start):
     """Return the logits of a model with adapters, as plain PEFT loads them."""
-    kind = models.model_class(architecture_of(read_config(base)))
+    kind = models.model_class(read_config(base))
     with torch.no_grad():
         return peft.PeftModel.from_pretrained(kind.from_pretrained(base), start).eval()(IDS).logits
 

@@ -4,6 +4,7 @@ The content counts, not the times: a copy of the data is the same data. xxh3 rea
 from mistakes, not from an attacker, who could replace the prepared arrays as well.
 """
 
+import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from launcher.runtime.finetune.data.sources import readable
 
 MEMORY = ".fingerprints.json"
 """In the folder of prepared data: the fingerprints that were computed there."""
-_READ_BYTES = 4 << 20
 _SETTLED_NS = 3_000_000_000
 """A file that changed so recently may change again without another time. Source: git documentation, racy-git."""
 
@@ -29,7 +29,7 @@ def fingerprints(files: Sequence[Path], folder: Path, memory: str = MEMORY) -> l
         DataError: A file cannot be read.
         OSError: The folder cannot be written to.
     """
-    known = _known(folder / memory)
+    known: Known = durable.read_object(folder / memory)
     before = dict(known)
     found = [(file.name, *_fingerprint(file, known)) for file in files]
     if known != before:
@@ -45,25 +45,9 @@ def _fingerprint(file: Path, known: Known) -> tuple[int, str]:
         entry = known.get(name)
         if isinstance(entry, list) and entry[:-1] == state and isinstance(entry[-1], str):
             return status.st_size, entry[-1]
-        content = _content(file)
+        with file.open("rb", buffering=0) as stream:
+            content = hashlib.file_digest(stream, new_checksum).hexdigest()
     known.pop(name, None)
     if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
         known[name] = [*state, content]
     return status.st_size, content
-
-
-def _content(file: Path) -> str:
-    found = new_checksum()
-    with file.open("rb", buffering=0) as stream:
-        while data := stream.read(_READ_BYTES):
-            found.update(data)
-    return found.hexdigest()
-
-
-def _known(path: Path) -> Known:
-    """Return what was remembered; nothing if the file is missing or damaged."""
-    try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

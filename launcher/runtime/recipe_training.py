@@ -1,6 +1,7 @@
-"""Where a launch of a recipe begins: at a checkpoint, or from scratch, as the recipe says."""
+"""What the trainers of recipes share: where a launch begins, and the step of the optimizer."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -8,7 +9,7 @@ import torch
 from launcher.common import names
 from launcher.runtime import process_group, startup_timing
 from launcher.runtime.checkpoint import Checkpoints
-from launcher.runtime.checkpoint_folder import Progress, is_checkpoint_name
+from launcher.runtime.checkpoint_folder import is_checkpoint_name
 from launcher.runtime.job import Job
 from launcher.runtime.reporting import Reporter
 
@@ -23,7 +24,7 @@ class NoCheckpointThere(RuntimeError):
 
 def resume(
     job: Job, reporter: Reporter | None, *, seed: int, resumes: bool, overrides: bool, start: str = ""
-) -> Progress | None:
+) -> None:
     """Restore the newest checkpoint, unless this launch is new and starts from scratch. Collective.
 
     A restart within a launch resumes from the launch's own checkpoints, whatever it began with. A mark in the folder
@@ -53,7 +54,9 @@ def resume(
             reporter.begin_new_curves()
         if launch:
             checkpoints.take(launch)
-    return job.restore()
+    resumed = job.restore()
+    if resumed and job.kept_by is None:
+        process_group.print_once(f"resumed from step {resumed.step} (saved by {resumed.world_size} ranks)")
 
 
 def _continue(job: Job, path: Path) -> None:
@@ -72,3 +75,20 @@ def _continue(job: Job, path: Path) -> None:
     if isinstance(own, Checkpoints):
         own.begin_at(own.folder / path.name if is_own else None)
     job.save()
+
+
+def step_optimizer(job: Job, learning_rate: Callable[[float], float], grad_norm: torch.Tensor) -> None:
+    """Step the optimizer of a job, if it may, and drop the gradients. Collective.
+
+    Args:
+        learning_rate: Returns the rate when so great a part of all samples is done; that of the step is the rate at
+            the middle of its samples.
+        grad_norm: Of all gradients, the same on every rank.
+    """
+    batch = job.batch
+    rate = learning_rate((batch.step_start + batch.step_samples / 2) / job.sampler.total_samples)
+    for group in job.optimizer.param_groups:
+        group["lr"] = rate
+    if job.may_step(grad_norm):
+        job.optimizer.step()
+    job.optimizer.zero_grad()
