@@ -253,8 +253,10 @@ class Choices:
         words: The overrides that choose, as Hydra gets them.
         search: The folders and files that it looks in beside ours.
         typed: Those overrides by group and package, as typed; two command lines may spell the same choices.
+        shown: The same as they may be shown, and those of values that choose the cluster, under `cluster`.
     """
 
     words: tuple[str, ...]
     search: tuple[str, ...]
     typed: Mapping[str, Override] = field(default_factory=dict, compare=False)
+    shown: Mapping[str, str] = field(default_factory=dict, compare=False)
