@@ -101,28 +101,43 @@ def session(secrets: Secrets) -> Iterator[None]:
 
 def learn(tree: Any, path: str = "") -> None:
     """Remember the secrets in a configuration, and those it refers to, before it is used, refused or printed."""
-    if found := {value: where for where, value in reversed([*secrets_of(tree, path), *_referenced(tree, path)])}:
+    found: dict[str, str] = {}
+    for where, value in _values(tree, path):
+        for secret in _referenced(value, where) if isinstance(value, Mapping) else _written(value, where):
+            found.setdefault(secret, where)
+    if found:
         for each in {_process, _session.get()}:
             each.learn(found)
 
 
-def _referenced(tree: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield path and value of every variable of the environment that a configuration refers to as a secret.
+def holds_secret(tree: Any, path: str) -> bool:
+    """Return whether a configuration has a plain-text secret; `path` is that of `tree` in it."""
+    found = (_written(value, where) for where, value in _values(tree, path) if not isinstance(value, Mapping))
+    return any(True for secrets in found for _ in secrets)
+
+
+def _values(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield path and value of everything in a configuration that is no mapping or list, and every reference to a
+    secret; the items of a list have its path."""
+    if isinstance(tree, Mapping) and not is_reference(tree):
+        for key, value in tree.items():
+            yield from _values(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _values(value, path)
+    else:
+        yield path, tree
+
+
+def _referenced(reference: Mapping[str, Any], path: str) -> Iterator[str]:
+    """Yield the value of the variable of the environment that a reference names, if it is a secret.
 
     A reference under another name, as `env_vars.AWS_REGION`, may have a value that many texts have: only one that
     looks random is a secret.
     """
-    if isinstance(tree, Mapping):
-        if is_reference(tree):
-            value = variables.current().get(tree.get("env", ""))
-            if value is not None and (is_secret(path) or _looks_random(path, value)):
-                yield path, value
-        else:
-            for key, value in tree.items():
-                yield from _referenced(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _referenced(value, path)
+    value = variables.current().get(reference.get("env", ""))
+    if value is not None and (is_secret(path) or _looks_random(path, value)):
+        yield value
 
 
 def _looks_random(path: str, value: str) -> bool:
@@ -131,21 +146,13 @@ def _looks_random(path: str, value: str) -> bool:
     return not is_plain_name(path) and any(True for _ in random_parts(value))
 
 
-def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and value of every plain-text secret in a configuration; `path` is that of `tree` in it."""
+def _written(value: Any, path: str) -> Iterator[str]:
+    """Yield the secrets in a value: all of it under a secret's name, otherwise parts of a text."""
     words = path.split(".")
-    name = next(filter(names_secret, words), words[-1])
-    if isinstance(tree, Mapping):
-        if not is_reference(tree):
-            for key, value in tree.items():
-                yield from secrets_of(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from secrets_of(value, path)
-    elif is_clear(name, tree):
-        yield path, str(tree)
-    elif isinstance(tree, str) and not tree.isalnum():
-        yield from ((path, value) for value in secret_forms.secrets_in(tree))
+    if is_clear(next(filter(names_secret, words), words[-1]), value):
+        yield str(value)
+    elif isinstance(value, str) and not value.isalnum():
+        yield from secret_forms.secrets_in(value)
 
 
 def masked(text: str) -> str:

@@ -185,7 +185,7 @@ def _has_secret(word: str) -> bool:
     value = override.value()
     values = [getattr(each, "text", each) for each in getattr(value, "list", [value])]
     names = re.split(r"[.@]", override.key_or_group + (f"@{override.package}" if override.package else ""))
-    return holds_token(word) or any(True for _ in redaction.secrets_of(values, ".".join(names)))
+    return holds_token(word) or redaction.holds_secret(values, ".".join(names))
 
 
 def _spelled(name: str) -> str:
