@@ -17,7 +17,6 @@ from launcher.model.config_tree import (
     scale_trees,
     size_of,
     static_tree,
-    steps,
     without,
 )
 from launcher.model.instances import Instance
@@ -264,7 +263,7 @@ def sized_recipes(
     if policy is None or policy.is_elastic is not True:
         return (static_recipe(family, recipe, tree),), problems, {}
     if not trees and policy.replica_increment_step and not faulty:
-        return tuple(static_recipe(family, recipe, tree, nodes) for nodes in steps(policy)), problems, {}
+        return tuple(static_recipe(family, recipe, tree, nodes) for nodes in policy.steps), problems, {}
     return scales, problems, overridden
 
 

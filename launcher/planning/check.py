@@ -10,7 +10,7 @@ from launcher.model import family_registry, instances
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, sized_recipes, static_recipe, type_recipe, typed_scales
 from launcher.model.composition import Composition
-from launcher.model.config_tree import AUTO, related, scale_trees, too_many_sizes
+from launcher.model.config_tree import AUTO, related, scale_trees
 from launcher.model.environment import secret_references
 from launcher.model.launch import Launch
 from launcher.model.passed_keys import passed_problems
@@ -19,6 +19,8 @@ from launcher.model.validation import type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
 
+MOST_SIZES = 5000
+"""Sizes of one job. Each is a configuration that is validated, checked and written."""
 _IMAGES = "recipes.images"
 """Where recipes have the published images, by region."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
@@ -109,7 +111,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     instance = None if backend.instances is None else instances.find(launch.instance_type, recipe.instance_specs)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
-    if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
+    if not faulty and (problem := _too_many_sizes(recipe)):
         return checked, [*found, problem]
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, checked, found)
@@ -118,6 +120,27 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     )
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     return checked._replace(scales=scales, overridden_sizes=overridden), found
+
+
+def _too_many_sizes(recipe: RecipeBase) -> Problem | None:
+    """Return a Problem if a valid elastic policy leads to more sizes than a job may have; it creates none of them.
+
+    A table in `scale_config` lists its own sizes.
+    """
+    policy = recipe.elastic_policy
+    if not policy or not policy.is_elastic or (recipe.scale_config and recipe.scale_config != AUTO):
+        return None
+    if (count := len(policy.steps)) <= MOST_SIZES:
+        return None
+    step = -(-(policy.max_nodes - policy.min_nodes) // MOST_SIZES)
+    return Problem(
+        "E218",
+        "recipes.elastic_policy.max_nodes",
+        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with its own configuration",
+        value=policy.max_nodes,
+        allowed=f"at most {MOST_SIZES} sizes",
+        remedy=f"recipes.elastic_policy.replica_increment_step={step} or more, or a smaller max_nodes",
+    )
 
 
 def _plan_sizes(
