@@ -1,8 +1,5 @@
 """Composition to a typed recipe, or every fault in it."""
 
-import re
-from dataclasses import replace
-
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.collection import GROUPS
@@ -25,8 +22,6 @@ _IMAGES = "recipes.images"
 """Where recipes have the published images, by region."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of misspelt keys that choose a file."""
-_REFERENCE = r"\.(?:secretKeyRef(?:\.(?:name|key))?|env)\Z"
-"""Where a path is inside a reference, which is replaced as a whole."""
 
 
 def check(composition: Composition) -> CheckedRecipe:
@@ -60,7 +55,6 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     The faults lack their origins, which cost more than all rules together.
     """
     checked, problems = _type(composition)
-    problems = [_with_references(each, composition.backend) for each in problems]
     if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
         return None, misspelt  # other faults would concern a job that was not intended
     if checked is None:
@@ -74,14 +68,6 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
         if rule.applies(*of_job, faulty):
             problems += rule.problems(checked, is_faulty=bool(faulty))
     return checked, problems
-
-
-def _with_references(problem: Problem, backend: str) -> Problem:
-    """Return a Problem; that of a secret in clear text with the references which jobs of the backend resolve."""
-    if problem.code != "E601" or problem.remedy:
-        return problem
-    secrets, path = described(backend).secrets, re.sub(_REFERENCE, "", problem.path)
-    return replace(problem, allowed=secrets.references, remedy=secrets.remedy(path))
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
