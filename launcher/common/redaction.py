@@ -24,7 +24,7 @@ from urllib.parse import quote, quote_plus
 
 from launcher.common import secret_forms, variables
 from launcher.common.process import OUTPUT
-from launcher.common.secret_forms import is_clear, is_reference, is_written
+from launcher.common.secret_forms import is_written
 from launcher.common.secret_names import is_secret, names_secret
 
 _LEAST_LENGTH, _LEAST_LETTERS, _LEAST_DISTINCT = 8, 12, 5
@@ -102,57 +102,29 @@ def session(secrets: Secrets) -> Iterator[None]:
 def learn(tree: Any, path: str = "") -> None:
     """Remember the secrets in a configuration, and those it refers to, before it is used, refused or printed."""
     found: dict[str, str] = {}
-    for where, value in _values(tree, path):
-        for secret in _referenced(value, where) if isinstance(value, Mapping) else _written(value, where):
+    for where, value in secret_forms.values_of(tree, path):
+        for secret in (*secret_forms.secrets_at(where, value), *_referenced(where, value)):
             found.setdefault(secret, where)
     if found:
         for each in {_process, _session.get()}:
             each.learn(found)
 
 
-def holds_secret(tree: Any, path: str) -> bool:
-    """Return whether a configuration has a plain-text secret; `path` is that of `tree` in it."""
-    found = (_written(value, where) for where, value in _values(tree, path) if not isinstance(value, Mapping))
-    return any(True for secrets in found for _ in secrets)
-
-
-def _values(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield path and value of everything in a configuration that is no mapping or list, and every reference to a
-    secret; the items of a list have its path."""
-    if isinstance(tree, Mapping) and not is_reference(tree):
-        for key, value in tree.items():
-            yield from _values(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _values(value, path)
-    else:
-        yield path, tree
-
-
-def _referenced(reference: Mapping[str, Any], path: str) -> Iterator[str]:
+def _referenced(path: str, value: Any) -> Iterator[str]:
     """Yield the value of the variable of the environment that a reference names, if it is a secret.
 
     A reference under another name, as `env_vars.AWS_REGION`, may have a value that many texts have: only one that
     looks random is a secret.
     """
-    value = variables.current().get(reference.get("env", ""))
-    if value is not None and (is_secret(path) or _looks_random(path, value)):
-        yield value
+    secret = variables.current().get(value.get("env", "")) if isinstance(value, Mapping) else None
+    if secret is not None and (is_secret(path) or _looks_random(path, secret)):
+        yield secret
 
 
 def _looks_random(path: str, value: str) -> bool:
     from launcher.common.random_values import is_plain_name, random_parts  # start-up time: few recipes refer to any
 
     return not is_plain_name(path) and any(True for _ in random_parts(value))
-
-
-def _written(value: Any, path: str) -> Iterator[str]:
-    """Yield the secrets in a value: all of it under a secret's name, otherwise parts of a text."""
-    words = path.split(".")
-    if is_clear(next(filter(names_secret, words), words[-1]), value):
-        yield str(value)
-    elif isinstance(value, str) and not value.isalnum():
-        yield from secret_forms.secrets_in(value)
 
 
 def masked(text: str) -> str:
