@@ -63,9 +63,8 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     if not known and checked.has_no_image:
         known.append("container")  # that the image is missing is the same fault
     faulty = faulty_needs(checked, known)
-    of_job = (composition.backend, checked.recipe.run.model_type)
-    for rule in rules_for(*of_job):
-        if rule.applies(*of_job, faulty):
+    for rule in rules_for(composition.backend, checked.recipe.run.model_type):
+        if not rule.needs_any(faulty):
             problems += rule.problems(checked, is_faulty=bool(faulty))
     return checked, problems
 
