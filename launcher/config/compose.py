@@ -63,7 +63,7 @@ def compose(
     try:
         if files.references > interpolation.FEW:
             raise NotPlain
-        found = plain_values.valued(files.tree, values, suffix)
+        found = plain_values.valued(files, values, suffix)
     except (NotPlain, RecursionError):
         from launcher.config import resolving  # OmegaConf takes 0.2 s, which most launches do without
 

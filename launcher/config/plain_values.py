@@ -12,13 +12,12 @@ from typing import Any
 
 from launcher.common import yaml_io
 from launcher.config import interpolation
-from launcher.config.files import POLICY
+from launcher.config.files import POLICY, POLICY_KEY, Files
 from launcher.config.overrides import Override
 from launcher.model.composition import UnusedOverride
 from launcher.model.config_tree import AUTO, SCALES, get, leaves, lookup, merged, prefixes
 
 _MISSING = "???"
-_POLICY = "recipes.elastic_policy"
 REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}", re.A)
 _CALL = re.compile(r"\$\{(\w+):((?:[^${}:]|\$\{[\w.]+\})*)\}", re.A)
 _INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.A)
@@ -157,18 +156,18 @@ def _over(base: Mapping[Any, Any], layer: Mapping[Any, Any]) -> dict[Any, Any]:
     return result
 
 
-def valued(of_files: Mapping[str, Any], overrides: Sequence[Override], suffix: str | None) -> Values:
+def valued(files: Files, overrides: Sequence[Override], suffix: str | None) -> Values:
     """Return the values of a composition.
 
     Args:
-        of_files: The values of its files.
+        files: The chosen files.
         overrides: Those that set or remove values.
         suffix: End of the job's name, as `compose` takes it.
 
     Raises:
         NotPlain: The values, or faults in them, are more than this module understands.
     """
-    tree, effects = of_files, Effects()
+    tree, effects = files.tree, Effects()
     changes_size = any(override.key.startswith(f"{SCALES}.") for override in overrides)
     if changes_size and AUTO in (get(tree, SCALES), *(o.value for o in overrides if o.key == SCALES)):
         raise NotPlain
@@ -176,10 +175,10 @@ def valued(of_files: Mapping[str, Any], overrides: Sequence[Override], suffix: s
         changed = _set(tree, override)
         effects.note(override, _landing(tree, override))
         tree = changed
-    policy = get(tree, _POLICY)
-    if has_default_policy := isinstance(policy, dict) and get(of_files, _POLICY) is None:
+    policy = get(tree, POLICY_KEY)
+    if has_default_policy := isinstance(policy, dict) and not files.have_policy:
         default = yaml_io.load(POLICY.file.read_text(encoding="utf-8"))["elastic_policy"]
-        tree = _put(tree, _POLICY.split("."), merged(default, policy))
+        tree = _put(tree, POLICY_KEY.split("."), merged(default, policy))
     stated: dict[str, str] = {}
     if suffix:
         found = [resolved(get(tree, path), tuple(path.split(".")), tree) for path in interpolation.NAMES]
