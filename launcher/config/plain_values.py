@@ -13,14 +13,13 @@ from typing import Any
 from launcher.common import yaml_io
 from launcher.config import interpolation
 from launcher.config.files import POLICY, POLICY_KEY, Files
-from launcher.config.overrides import Override
-from launcher.model.composition import UnusedOverride
+from launcher.config.overrides import INTEGER, Override
+from launcher.model.composition import RUN_NAME, UnusedOverride
 from launcher.model.config_tree import AUTO, SCALES, get, leaves, lookup, merged, prefixes
 
 _MISSING = "???"
 REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}", re.A)
 _CALL = re.compile(r"\$\{(\w+):((?:[^${}:]|\$\{[\w.]+\})*)\}", re.A)
-_INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.A)
 _SCALARS = (str, int, float, bool, type(None))
 _MOST_STEPS = 8
 """References that are followed one after the other; more may be a circle."""
@@ -182,7 +181,7 @@ def valued(files: Files, overrides: Sequence[Override], suffix: str | None) -> V
     stated: dict[str, str] = {}
     if suffix:
         found = [resolved(get(tree, path), tuple(path.split(".")), tree) for path in interpolation.NAMES]
-        stated, named = interpolation.job_names(found, get(tree, interpolation.RUN_NAME), suffix)
+        stated, named = interpolation.job_names(found, get(tree, RUN_NAME), suffix)
         for path, name in named.items():
             tree = _put(tree, path.split("."), name)
     return Values(resolved(tree, (), tree), effects, stated, has_default_policy)
@@ -263,7 +262,7 @@ def resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> An
 def _called(call: re.Match[str], path: tuple[str, ...], tree: Any, steps: int) -> int:
     """Return what a function makes of whole numbers, each given or referred to."""
     texts = [text.strip() for text in call[2].split(",")]
-    numbers = [int(text) if _INTEGER.fullmatch(text) else resolved(text, path, tree, steps) for text in texts]
+    numbers = [int(text) if INTEGER.fullmatch(text) else resolved(text, path, tree, steps) for text in texts]
     if call[1] not in interpolation.ARITHMETIC or any(type(number) is not int for number in numbers):
         raise NotPlain
     try:

@@ -17,7 +17,7 @@ from launcher.config.collection import GROUPS
 from launcher.config.files import POLICY, POLICY_KEY, Files
 from launcher.config.overrides import Override, top_level
 from launcher.config.plain_values import Effects, Values
-from launcher.model.composition import Composition, nearest_origin
+from launcher.model.composition import RUN_NAME, Composition, nearest_origin
 from launcher.model.config_tree import AUTO, SCALES, get, is_index, leaves, targets
 from launcher.model.recipe import RecipeBase
 from launcher.model.validation import field_names
@@ -80,7 +80,7 @@ def _give_job_name(config: DictConfig, suffix: str) -> Mapping[str, str]:
         found = [OmegaConf.select(config, path) for path in interpolation.NAMES]
     except (OmegaConfBaseException, RecursionError):  # reported when all is resolved
         return {}
-    written = get(_as_tree(config, resolve=False), interpolation.RUN_NAME)
+    written = get(_as_tree(config, resolve=False), RUN_NAME)
     stated, named = interpolation.job_names(found, written, suffix)
     for path, value in named.items():
         OmegaConf.update(config, path, value)
