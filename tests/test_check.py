@@ -446,6 +446,22 @@ def test_a_size_without_a_batch_of_its_own_is_told_so(problems):
     assert "no batch of its own" in problem.message
 
 
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        ("training_dir=7", "\"{}.training_dir='7'\""),
+        ("training_dir=[]", None),
+        ("max_len='5'", "did you mean {}.max_len=5?"),
+    ],
+    ids=["text", "none", "number"],
+)
+def test_a_remedy_names_the_key_of_the_size_that_has_the_fault(problems, value, remedy):
+    at = "recipes.scale_config.2.training_config.training_args"
+    (problem,) = problems(*LLAMA_K8S, ELASTIC, f"++{at}.{value}")
+    assert (problem.code, problem.path) == ("E102", f"{at}.{value.partition('=')[0]}")
+    assert problem.remedy == (remedy and remedy.format(at))
+
+
 def test_a_misspelt_choice_is_the_only_problem(problems):
     (problem,) = problems("recipe=some/recipe", "cluster=k8s")
     assert (problem.code, problem.remedy) == ("E101", "did you mean recipes?")

@@ -33,6 +33,20 @@ def test_recipes_may_stand_anywhere(overrides):
     assert composition.tree["training_config"] == LLAMA
 
 
+@pytest.mark.parametrize(
+    ("overrides", "chosen"),
+    [
+        (("cluster=k8s",), "cluster=k8s"),
+        (("cluster_type=k8s",), "cluster_type=k8s"),
+        (("cluster=local", "cluster.contract=sagemaker"), "cluster=local, cluster.contract=sagemaker"),
+        (("cluster_type=sm_local", "cluster.contract=other"), "cluster_type=sm_local"),
+    ],
+    ids=["choice", "type", "contract", "type_beside_contract"],
+)
+def test_the_cluster_knows_which_overrides_choose_it(overrides, chosen):
+    assert compose([LLAMA_K8S[0], *overrides], Path.cwd()).chosen["cluster"] == chosen
+
+
 def test_default_is_the_tiny_recipe_on_this_machine():
     composition = compose([], Path.cwd())
     assert (composition.recipe, composition.backend) == ("training/tiny/tiny_lm_cpu", "local")

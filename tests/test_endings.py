@@ -16,7 +16,7 @@ from launcher.cli import launch_sweep, run_command
 from launcher.common.problems import ProblemsFound
 from launcher.common.text_table import value_text
 from launcher.config import multirun
-from launcher.model.config_tree import MOST_SIZES
+from launcher.planning.check import MOST_SIZES
 
 MAIN = (sys.executable, str(ROOT / "main.py"))
 RECIPES = (sys.executable, "-m", "launcher")

@@ -7,6 +7,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launcher.config import parsing
+from launcher.config.files import Files
 from launcher.config.plain_values import Effects, NotPlain, Values, merge_layers, resolved, valued
 
 LEAVES = st.sampled_from([None, 0, 1, True, 1.5, "", "x", "???", "${a}", "${a.b}", "y${b}", [], [1], ["${a}"], {}])
@@ -126,7 +127,7 @@ def test_a_reference_is_the_scalar_that_it_leads_to(tree, expected):
 
 
 def values(tree, *words: str, suffix: str | None = None) -> Values:
-    return valued(tree, parsing.parse(words), suffix)
+    return valued(Files(tree, "", "", (), 0, {}), parsing.parse(words), suffix)
 
 
 FILE = {"a": {"b": 1, "c": {"d": 2}}, "list": [1, 2], "x": "${a.b}"}
@@ -207,7 +208,7 @@ def test_a_size_of_a_planned_table_is_left_to_hydra():
 )
 def test_the_last_override_of_a_key_is_its_origin(words, explicit, removed, unused):
     overrides = parsing.parse(words)
-    effects = valued(FILE, overrides, None).effects
+    effects = valued(Files(FILE, "", "", (), 0, {}), overrides, None).effects
     assert (effects.explicit, effects.removed) == (explicit, removed)
     reasons = [f"{each.override}: {each.reason}" for each in effects.unused(overrides)]
     assert [text.removesuffix(": a later override decides") for text in reasons] == unused

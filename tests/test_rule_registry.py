@@ -38,10 +38,10 @@ def test_paths_are_related_where_one_holds_the_other(a, b, is_related):
 
 
 def test_a_rule_is_left_out_where_a_key_it_needs_is_faulty():
-    assert RULE.applies("k8s", "tiny_lm", frozenset())
-    assert RULE.applies("k8s", "tiny_lm", frozenset({"a.c", "d"}))
-    assert not RULE.applies("k8s", "tiny_lm", frozenset({"d", "c.x"}))
-    assert not RULE.applies("k8s", "tiny_lm", frozenset({"a"}))
+    assert RULE.applies("k8s", "tiny_lm") and not RULE.needs_any(frozenset())
+    assert not RULE.needs_any(frozenset({"a.c", "d"}))
+    assert RULE.needs_any(frozenset({"d", "c.x"}))
+    assert RULE.needs_any(frozenset({"a"}))
 
 
 def test_a_rule_makes_its_problems_with_its_code():
@@ -60,12 +60,13 @@ def test_rules_are_in_the_order_of_their_codes_and_those_of_other_backends_do_no
     assert codes == sorted(codes) and len(codes) > 90
     by_code = {rule.code: rule for rule in rules.all_rules()}
     applying = {
-        code: [name for name in ("k8s", "local", "sm_jobs") if by_code[code].applies(name, "tiny_lm", frozenset())]
+        code: [name for name in ("k8s", "local", "sm_jobs") if by_code[code].applies(name, "tiny_lm")]
         for code in ("E201", "E302", "E371")
     }
     assert applying == {"E201": ["k8s", "local", "sm_jobs"], "E302": ["k8s"], "E371": ["sm_jobs"]}
     assert by_code["E201"].clusters == () and by_code["E302"].clusters == ("k8s",)
-    assert {"E201", "E302"} <= {rule.code for rule in rules.rules_for("k8s", "tiny_lm")}
+    of_job = {rule.code for rule in rules.rules_for("k8s", "tiny_lm")}
+    assert {"E201", "E302"} <= of_job and "E371" not in of_job
 
 
 def test_notices_that_have_no_place_come_last(monkeypatch):

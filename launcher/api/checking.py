@@ -237,10 +237,10 @@ def _is_for_more_devices(checked: CheckedRecipe, others: Sequence[Problem]) -> N
     instance, written_for = checked.instance, checked.recipe.trainer.devices
     if instance is None or not checked.is_elastic or checked.recipe.scale_config == AUTO:
         return None
-    of_job = (checked.backend, checked.recipe.run.model_type)
-    dealing = [rule for rule in rules_for(*of_job) if rule.code in _DEALING]
+    of_job = rules_for(checked.backend, checked.recipe.run.model_type)
+    dealing = [rule for rule in of_job if rule.code in _DEALING]
     faulty = faulty_needs(checked, (problem.path for problem in others))
-    if not all(rule.applies(*of_job, faulty) for rule in dealing):
+    if any(rule.needs_any(faulty) for rule in dealing):
         return None  # the rules on samples depend on a key with an error
 
     def is_faulty(recipe: CheckedRecipe) -> bool:

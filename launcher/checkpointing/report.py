@@ -7,7 +7,7 @@ from typing import Any
 from launcher.checkpointing.forecast import GB, GIB, MEMORY, PERSISTENT, WAYS, Forecast, Saving, daly, mtbf_s, young
 from launcher.common.text_table import with_head
 from launcher.common.texts import counted
-from launcher.model.checkpointing import MEMORY_STEPS, OPTIMIZERS, PERSISTENT_STEPS, SHARDINGS
+from launcher.model.checkpointing import OPTIMIZERS, SHARDINGS
 
 
 def lines(expected: Forecast, nodes: int) -> Iterator[tuple[str, str]]:
@@ -77,12 +77,10 @@ def _textbook(saving: Saving) -> tuple[float, float]:
 def configured(expected: Forecast, nodes: int) -> Iterator[dict[str, Any]]:
     """Yield the cost of each of the recipe's own tiers, if the time of a step is known."""
     section, step_s = expected.section, expected.step_s
-    tiers = ((MEMORY, section.memory, MEMORY_STEPS), (PERSISTENT, section.persistent, PERSISTENT_STEPS))
-    for way, tier, default in tiers:
+    for way, tier in ((MEMORY, section.memory), (PERSISTENT, section.persistent)):
         if tier and step_s:
-            steps = tier.frequency or default
-            goodput = expected.saving(way, nodes).goodput(steps * step_s)
-            yield {"way": way, "steps": steps, "interval_s": steps * step_s, "goodput": goodput}
+            goodput = expected.saving(way, nodes).goodput(tier.steps * step_s)
+            yield {"way": way, "steps": tier.steps, "interval_s": tier.steps * step_s, "goodput": goodput}
 
 
 def steps_of(saving: Saving, step_s: float) -> int:

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-_PIPED = 100
-"""Columns if there is no terminal."""
 _INDENT_OF_PROBLEM, _INDENT_OF_NOTICE = " " * 7, " " * 11
 """Indents of the further lines of a wrapped line: slightly deeper than a Problem's line; under a notice's message."""
 
@@ -131,16 +129,14 @@ def say_wrapped(head: str, text: str, style: str = "") -> None:
     if columns is None or len(line) <= columns:
         say(line, style)
     else:
-        _say_below(head, text, style)
+        _say_below(head, text, style, columns)
 
 
-def _say_below(head: str, text: str, style: str) -> None:
-    """Print a head, and below it a text that is indented and wrapped between words."""
+def _say_below(head: str, text: str, style: str, columns: int) -> None:
+    """Print a head, and below it a text that is indented and wrapped between words to fit so many columns."""
     indent = _INDENT_OF_NOTICE
     say(head, style)
-    for part in textwrap.wrap(
-        text, width() or _PIPED, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
-    ):
+    for part in textwrap.wrap(text, columns, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False):
         say(part, style)
 
 
@@ -164,11 +160,11 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Seque
         if is_narrow:
             bare = [cell.strip() for cell in cells]
             named = (f"{name.strip()} {cell}" for name, cell in zip(head[2:], bare[2:], strict=True) if cell)
-            _say_below("  ".join(bare[:2]), ", ".join(named), style)
+            _say_below("  ".join(bare[:2]), ", ".join(named), style, columns)
         elif len(line) <= columns or not cells[-1]:
             say(line, style)
         else:
-            _say_below(line[:begin].rstrip(), cells[-1], style)
+            _say_below(line[:begin].rstrip(), cells[-1], style, columns)
 
 
 def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:

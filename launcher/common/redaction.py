@@ -24,7 +24,7 @@ from urllib.parse import quote, quote_plus
 
 from launcher.common import secret_forms, variables
 from launcher.common.process import OUTPUT
-from launcher.common.secret_forms import is_clear, is_reference, is_written
+from launcher.common.secret_forms import is_written
 from launcher.common.secret_names import is_secret, names_secret
 
 _LEAST_LENGTH, _LEAST_LETTERS, _LEAST_DISTINCT = 8, 12, 5
@@ -101,51 +101,30 @@ def session(secrets: Secrets) -> Iterator[None]:
 
 def learn(tree: Any, path: str = "") -> None:
     """Remember the secrets in a configuration, and those it refers to, before it is used, refused or printed."""
-    if found := {value: where for where, value in reversed([*secrets_of(tree, path), *_referenced(tree, path)])}:
+    found: dict[str, str] = {}
+    for where, value in secret_forms.values_of(tree, path):
+        for secret in (*secret_forms.secrets_at(where, value), *_referenced(where, value)):
+            found.setdefault(secret, where)
+    if found:
         for each in {_process, _session.get()}:
             each.learn(found)
 
 
-def _referenced(tree: Any, path: str) -> Iterator[tuple[str, str]]:
-    """Yield path and value of every variable of the environment that a configuration refers to as a secret.
+def _referenced(path: str, value: Any) -> Iterator[str]:
+    """Yield the value of the variable of the environment that a reference names, if it is a secret.
 
     A reference under another name, as `env_vars.AWS_REGION`, may have a value that many texts have: only one that
     looks random is a secret.
     """
-    if isinstance(tree, Mapping):
-        if is_reference(tree):
-            value = variables.current().get(tree.get("env", ""))
-            if value is not None and (is_secret(path) or _looks_random(path, value)):
-                yield path, value
-        else:
-            for key, value in tree.items():
-                yield from _referenced(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _referenced(value, path)
+    secret = variables.current().get(value.get("env", "")) if isinstance(value, Mapping) else None
+    if secret is not None and (is_secret(path) or _looks_random(path, secret)):
+        yield secret
 
 
 def _looks_random(path: str, value: str) -> bool:
     from launcher.common.random_values import is_plain_name, random_parts  # start-up time: few recipes refer to any
 
     return not is_plain_name(path) and any(True for _ in random_parts(value))
-
-
-def secrets_of(tree: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield path and value of every plain-text secret in a configuration; `path` is that of `tree` in it."""
-    words = path.split(".")
-    name = next(filter(names_secret, words), words[-1])
-    if isinstance(tree, Mapping):
-        if not is_reference(tree):
-            for key, value in tree.items():
-                yield from secrets_of(value, f"{path}.{key}" if path else str(key))
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from secrets_of(value, path)
-    elif is_clear(name, tree):
-        yield path, str(tree)
-    elif isinstance(tree, str) and not tree.isalnum():
-        yield from ((path, value) for value in secret_forms.secrets_in(tree))
 
 
 def masked(text: str) -> str:

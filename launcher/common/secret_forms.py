@@ -6,7 +6,7 @@ The names of secrets are in `secret_names`.
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from launcher.common import secret_tokens
@@ -137,6 +137,28 @@ def is_reference(value: object) -> bool:
         case {"secretKeyRef": {"name": str(name), "key": str(key), **others}} if not others:
             return is_dns_subdomain(name) and is_secret_key(key)
     return False
+
+
+def values_of(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield path and value of everything in a configuration that is no mapping or list, and every reference to a
+    secret; the items of a list have its path. `path` is that of `tree`."""
+    if isinstance(tree, Mapping) and not is_reference(tree):
+        for key, value in tree.items():
+            yield from values_of(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from values_of(value, path)
+    else:
+        yield path, tree
+
+
+def secrets_at(path: str, value: object) -> Iterator[str]:
+    """Yield the secrets in a value of a configuration: all of it under a secret's name, otherwise parts of a text."""
+    words = path.split(".")
+    if is_clear(next(filter(names_secret, words), words[-1]), value):
+        yield str(value)
+    elif isinstance(value, str) and not value.isalnum():
+        yield from secrets_in(value)
 
 
 def holds_credentials(url: str) -> bool:

@@ -90,7 +90,7 @@ def entries(folder: Path = COLLECTION) -> tuple[Entry, ...]:
     for name in recipe_names(folder):
         with gathering(problems):
             found.append(_entry(name, folder / _FOLDER / f"{name}.yaml", parts, roots))
-    raise_any(problem for i, problem in enumerate(problems) if problem not in problems[:i])
+    raise_any(_distinct(problems))
     return tuple(found)
 
 

@@ -32,11 +32,11 @@ _LEAST_ALIKE = 0.8
 
 def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
     """Return what the overrides choose; `cluster_type` chooses where `cluster` does not."""
-    chosen = {override.key: override.value for override in parsed}
+    last = {override.key: override for override in parsed}
     words: list[str] = []
     search = [f for o in parsed if o.key == SEARCH_PATH for f in o.folders]
     folders = [str(COLLECTION), *search]
-    files, cluster = chosen_files(parsed), _cluster(chosen)
+    files, (cluster, keys) = chosen_files(parsed), _cluster({key: each.value for key, each in last.items()})
     for override in files.values():
         if cluster and override.key == "cluster":
             continue
@@ -47,7 +47,10 @@ def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
             words.append(word(override, parsed))
     if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
         raise ProblemsFound(problems)
-    return Choices((*words, *_implied(chosen, cluster)), tuple(search), files)
+    shown = {place: override.shown for place, override in files.items()}
+    if cluster:
+        shown["cluster"] = ", ".join(last[key].shown for key in keys if key in last)
+    return Choices((*words, *_implied(last, cluster)), tuple(search), files, shown)
 
 
 def _implied(chosen: Collection[str], cluster: str | None) -> Iterator[str]:
@@ -58,21 +61,13 @@ def _implied(chosen: Collection[str], cluster: str | None) -> Iterator[str]:
         yield f"recipes={_SCRIPT_RECIPE}"
 
 
-def _cluster(chosen: Mapping[str, Any]) -> str | None:
-    """Return the cluster that other keys than `cluster` choose; None if there is none."""
+def _cluster(chosen: Mapping[str, Any]) -> tuple[str | None, tuple[str, ...]]:
+    """Return the cluster that other keys than `cluster` choose, and the keys that do; None if there is none."""
     key, value = _CONTRACT
     if chosen.get("cluster", chosen.get("cluster_type")) in (None, "local") and chosen.get(key) == value:
-        return _CONTRACT_CLUSTER
+        return _CONTRACT_CLUSTER, ("cluster", key)
     named = chosen.get("cluster_type")
-    return named if isinstance(named, str) and "cluster" not in chosen else None
-
-
-def choosing(parsed: Sequence[Override]) -> dict[str, str]:
-    """Return the overrides that choose the cluster with keys beside `cluster`, under that key; none without them."""
-    last = {override.key: override for override in parsed}
-    cluster = _cluster({key: override.value for key, override in last.items()})
-    keys = ("cluster", _CONTRACT[0]) if cluster == _CONTRACT_CLUSTER and _CONTRACT[0] in last else ("cluster_type",)
-    return {"cluster": ", ".join(last[key].shown for key in keys if key in last)} if cluster else {}
+    return named if isinstance(named, str) and "cluster" not in chosen else None, ("cluster_type",)
 
 
 def chosen_files(parsed: Sequence[Override]) -> dict[str, Override]:

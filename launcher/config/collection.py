@@ -20,7 +20,7 @@ SCHEME = "recipe"
 """Scheme of a place on the search path that is such a file."""
 ENDINGS = (".yaml", ".yml")
 PLAIN_NAME = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z][\w./-]*", re.ASCII | re.IGNORECASE)
-"""A name of a recipe that Hydra's grammar takes, and that Hydra can look up."""
+"""A text that Hydra's grammar takes without quotes; of a recipe, a name that Hydra can look up."""
 
 
 def clusters() -> list[str]:

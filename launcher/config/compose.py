@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from launcher.config import interpolation, plain_values
-from launcher.config.choices import choose, choosing, unused_choices
+from launcher.config.choices import choose, unused_choices
 from launcher.config.composed_files import CompositionCache
 from launcher.config.files import POLICY
 from launcher.config.parsing import parse, spelled
@@ -42,8 +42,8 @@ def compose(
     choices = choose(parsed, cwd)
     files = cache.composed(choices)
     values = [each for each in parsed if not each.is_choice and not each.is_hydra]
-    chosen = choices.typed
-    recipe = str(chosen["recipes"].value) if "recipes" in chosen else files.recipe
+    named = choices.typed.get("recipes")
+    recipe = str(named.value) if named else files.recipe
 
     def begun(found: Values) -> Composition:
         layers = (POLICY, *files.layers) if found.has_default_policy else files.layers
@@ -55,7 +55,7 @@ def compose(
             overrides=tuple(overrides),
             explicit=found.effects.explicit,
             removed=found.effects.removed,
-            chosen={key.lstrip("+~"): override.shown for key, override in chosen.items()} | choosing(parsed),
+            chosen=choices.shown,
             has_default_policy=found.has_default_policy,
             sources=FileLayers(layers, choices.search, typed, cache.files),
         )
@@ -63,7 +63,7 @@ def compose(
     try:
         if files.references > interpolation.FEW:
             raise NotPlain
-        found = plain_values.valued(files.tree, values, suffix)
+        found = plain_values.valued(files, values, suffix)
     except (NotPlain, RecursionError):
         from launcher.config import resolving  # OmegaConf takes 0.2 s, which most launches do without
 

@@ -15,6 +15,7 @@ from launcher.common import redaction, yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import fail
 from launcher.config.overrides import Override
+from launcher.model.config_tree import get
 
 MAX_BYTES = 1 << 20
 """Bytes of a file. More does not fit into the ConfigMap that carries a job's configuration.
@@ -218,6 +219,7 @@ class Layer(NamedTuple):
 
 POLICY = Layer("base/elastic/policy", "recipes", COLLECTION / "base/elastic/policy.yaml")
 """The file that holds the default `elastic_policy`."""
+POLICY_KEY = "recipes.elastic_policy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +242,11 @@ class Files:
     references: int
     looked: Mapping[str, Stamp]
 
+    @property
+    def have_policy(self) -> bool:
+        """Whether they have an `elastic_policy`, so that one made by overrides is not completed by the default."""
+        return get(self.tree, POLICY_KEY) is not None
+
     def is_current(self) -> bool:
         """Return whether every file is as it was when it was read, and no other one has appeared before it."""
         return all(stamp_of(path) == stamp for path, stamp in self.looked.items())
@@ -253,8 +260,10 @@ class Choices:
         words: The overrides that choose, as Hydra gets them.
         search: The folders and files that it looks in beside ours.
         typed: Those overrides by group and package, as typed; two command lines may spell the same choices.
+        shown: The same as they may be shown, and those of values that choose the cluster, under `cluster`.
     """
 
     words: tuple[str, ...]
     search: tuple[str, ...]
     typed: Mapping[str, Override] = field(default_factory=dict, compare=False)
+    shown: Mapping[str, str] = field(default_factory=dict, compare=False)

@@ -14,11 +14,11 @@ from hydra._internal.utils import get_args_parser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
-from launcher.common import console, redaction
+from launcher.common import console
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
 from launcher.common.process import USER_ERROR, check_output_is_read
-from launcher.common.secret_forms import holds_token
+from launcher.common.secret_forms import holds_token, secrets_at, values_of
 from launcher.common.suggestions import nearest
 from launcher.config import choices, hydra_overrides, multirun, overrides, parsing, search_space
 from launcher.config.collection import CONFIG, ENDINGS, USER_RECIPE, recipe_file, user_place
@@ -185,7 +185,8 @@ def _has_secret(word: str) -> bool:
     value = override.value()
     values = [getattr(each, "text", each) for each in getattr(value, "list", [value])]
     names = re.split(r"[.@]", override.key_or_group + (f"@{override.package}" if override.package else ""))
-    return holds_token(word) or any(True for _ in redaction.secrets_of(values, ".".join(names)))
+    found = (secret for path, each in values_of(values, ".".join(names)) for secret in secrets_at(path, each))
+    return holds_token(word) or any(True for _ in found)
 
 
 def _spelled(name: str) -> str:

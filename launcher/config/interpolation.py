@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.common.problems import Problem
+from launcher.model.composition import RUN_NAME
 from launcher.model.config_tree import ABSENT, child, targets
 
 FEW = 16
@@ -13,11 +14,8 @@ FEW = 16
 _MOST = 100_000
 """Values of a configuration with references written out, a hundred characters of text counted as one."""
 
-NAMES = RUN_NAME, _SCRIPT_NAME, _EXPERIMENT = (
-    "recipes.run.name",
-    "recipes.training_cfg.run.name",
-    "recipes.training_config.mlflow.experiment_name",
-)
+_SCRIPT_NAME, _EXPERIMENT = "recipes.training_cfg.run.name", "recipes.training_config.mlflow.experiment_name"
+NAMES = RUN_NAME, _SCRIPT_NAME, _EXPERIMENT
 """Keys that hold a name of the job, and the one that does so for many jobs."""
 
 

@@ -16,6 +16,7 @@ from launcher.common.yaml_io import MAX_DEPTH
 from launcher.config.collection import (
     ALL_RECIPES,
     GROUPS,
+    PLAIN_NAME,
     clusters,
     recipe_names,
 )
@@ -25,12 +26,11 @@ _LONGEST_PLAIN = 1000
 """Characters of an override that is read here: too few to exceed a bound of `unreadable`."""
 _NAME = r"[A-Za-z_]\w*"
 _PLAIN = re.compile(rf"(?P<sign>\+{{0,2}}|~)(?P<key>{_NAME}(?:\.(?:{_NAME}|0|[1-9]\d*))*)(?:=(?P<value>.*))?", re.A)
-_INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.A)
+INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.A)
 _FLOAT = re.compile(r"-?(?:0|[1-9]\d{0,17})(?:\.\d{1,18})?(?:[eE][+-]?\d{1,3})?", re.A)
 _QUOTED = re.compile(r"'([ -#%&(-\[\]-~]*)'")
 """A text in quotes, of characters that mean nothing else there."""
 _WORD = re.compile(r"(?!(?:nan|inf)$)[A-Za-z_/][\w./:-]*", re.A | re.I)
-_PLAIN_TEXT = re.compile(r"(?!(?:null|true|false|nan|inf)$)[a-z][\w./-]*", re.ASCII | re.IGNORECASE)
 _CONSTANTS = {"true": True, "false": False, "null": None}
 DOTTED = re.compile(r"\w+(\.\w+)+")
 
@@ -123,7 +123,7 @@ def plain(text: str) -> Override | None:
     value: Any = word
     if word is None or word.lower() in _CONSTANTS:
         value = _CONSTANTS.get(word.lower()) if word else None
-    elif _INTEGER.fullmatch(word):
+    elif INTEGER.fullmatch(word):
         value = int(word)
     elif _FLOAT.fullmatch(word):
         value = float(word)
@@ -157,7 +157,7 @@ def unreadable(text: str) -> Problem | None:
 
 def written(text: str) -> str:
     """Return a text as the value of an override: as it is where that is read as text, else in quotes."""
-    return text if _PLAIN_TEXT.fullmatch(text) else quoted(text)
+    return text if PLAIN_NAME.fullmatch(text) else quoted(text)
 
 
 def quoted(text: str) -> str:

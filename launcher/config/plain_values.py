@@ -12,16 +12,14 @@ from typing import Any
 
 from launcher.common import yaml_io
 from launcher.config import interpolation
-from launcher.config.files import POLICY
-from launcher.config.overrides import Override
-from launcher.model.composition import UnusedOverride
+from launcher.config.files import POLICY, POLICY_KEY, Files
+from launcher.config.overrides import INTEGER, Override
+from launcher.model.composition import RUN_NAME, UnusedOverride
 from launcher.model.config_tree import AUTO, SCALES, get, leaves, lookup, merged, prefixes
 
 _MISSING = "???"
-_POLICY = "recipes.elastic_policy"
 REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}", re.A)
 _CALL = re.compile(r"\$\{(\w+):((?:[^${}:]|\$\{[\w.]+\})*)\}", re.A)
-_INTEGER = re.compile(r"-?(?:0|[1-9]\d{0,17})", re.A)
 _SCALARS = (str, int, float, bool, type(None))
 _MOST_STEPS = 8
 """References that are followed one after the other; more may be a circle."""
@@ -157,18 +155,18 @@ def _over(base: Mapping[Any, Any], layer: Mapping[Any, Any]) -> dict[Any, Any]:
     return result
 
 
-def valued(of_files: Mapping[str, Any], overrides: Sequence[Override], suffix: str | None) -> Values:
+def valued(files: Files, overrides: Sequence[Override], suffix: str | None) -> Values:
     """Return the values of a composition.
 
     Args:
-        of_files: The values of its files.
+        files: The chosen files.
         overrides: Those that set or remove values.
         suffix: End of the job's name, as `compose` takes it.
 
     Raises:
         NotPlain: The values, or faults in them, are more than this module understands.
     """
-    tree, effects = of_files, Effects()
+    tree, effects = files.tree, Effects()
     changes_size = any(override.key.startswith(f"{SCALES}.") for override in overrides)
     if changes_size and AUTO in (get(tree, SCALES), *(o.value for o in overrides if o.key == SCALES)):
         raise NotPlain
@@ -176,14 +174,14 @@ def valued(of_files: Mapping[str, Any], overrides: Sequence[Override], suffix: s
         changed = _set(tree, override)
         effects.note(override, _landing(tree, override))
         tree = changed
-    policy = get(tree, _POLICY)
-    if has_default_policy := isinstance(policy, dict) and get(of_files, _POLICY) is None:
+    policy = get(tree, POLICY_KEY)
+    if has_default_policy := isinstance(policy, dict) and not files.have_policy:
         default = yaml_io.load(POLICY.file.read_text(encoding="utf-8"))["elastic_policy"]
-        tree = _put(tree, _POLICY.split("."), merged(default, policy))
+        tree = _put(tree, POLICY_KEY.split("."), merged(default, policy))
     stated: dict[str, str] = {}
     if suffix:
         found = [resolved(get(tree, path), tuple(path.split(".")), tree) for path in interpolation.NAMES]
-        stated, named = interpolation.job_names(found, get(tree, interpolation.RUN_NAME), suffix)
+        stated, named = interpolation.job_names(found, get(tree, RUN_NAME), suffix)
         for path, name in named.items():
             tree = _put(tree, path.split("."), name)
     return Values(resolved(tree, (), tree), effects, stated, has_default_policy)
@@ -264,7 +262,7 @@ def resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> An
 def _called(call: re.Match[str], path: tuple[str, ...], tree: Any, steps: int) -> int:
     """Return what a function makes of whole numbers, each given or referred to."""
     texts = [text.strip() for text in call[2].split(",")]
-    numbers = [int(text) if _INTEGER.fullmatch(text) else resolved(text, path, tree, steps) for text in texts]
+    numbers = [int(text) if INTEGER.fullmatch(text) else resolved(text, path, tree, steps) for text in texts]
     if call[1] not in interpolation.ARITHMETIC or any(type(number) is not int for number in numbers):
         raise NotPlain
     try:

@@ -14,10 +14,10 @@ from launcher.common.suggestions import did_you_mean, question
 from launcher.common.texts import counted
 from launcher.config import interpolation, resolvers
 from launcher.config.collection import GROUPS
-from launcher.config.files import POLICY, Files
+from launcher.config.files import POLICY, POLICY_KEY, Files
 from launcher.config.overrides import Override, top_level
 from launcher.config.plain_values import Effects, Values
-from launcher.model.composition import Composition, nearest_origin
+from launcher.model.composition import RUN_NAME, Composition, nearest_origin
 from launcher.model.config_tree import AUTO, SCALES, get, is_index, leaves, targets
 from launcher.model.recipe import RecipeBase
 from launcher.model.validation import field_names
@@ -50,7 +50,8 @@ def valued(
     except (OmegaConfBaseException, ValueError, RecursionError) as error:
         raise fail("E004", f"recipes={files.recipe}", first_line(error)) from error
     effects, has_corrections = _apply(config, overrides)
-    found = Values({}, effects, {}, _inherit_policy(config, files.tree))
+    has_default_policy = not files.have_policy and _inherit_policy(config)
+    found = Values({}, effects, {}, has_default_policy)
     composition = begun(found)
     if files.references + sum(text.count("${") for text in composition.overrides) > interpolation.FEW:
         _refuse_faulty_references(config, composition)
@@ -63,14 +64,13 @@ def valued(
     return dataclasses.replace(found, tree=tree, stated=stated, corrections=recipe["scale_config"])
 
 
-def _inherit_policy(config: DictConfig, of_files: Mapping[str, Any]) -> bool:
+def _inherit_policy(config: DictConfig) -> bool:
     """Complete an `elastic_policy` that only overrides made by the default one; return whether there is one."""
-    key = "recipes.elastic_policy"
-    policy = OmegaConf.select(config, key)
-    if not OmegaConf.is_dict(policy) or get(of_files, key) is not None:
+    policy = OmegaConf.select(config, POLICY_KEY)
+    if not OmegaConf.is_dict(policy):
         return False
     default = OmegaConf.select(OmegaConf.load(POLICY.file), "elastic_policy")
-    OmegaConf.update(config, key, OmegaConf.merge(default, policy), merge=False)
+    OmegaConf.update(config, POLICY_KEY, OmegaConf.merge(default, policy), merge=False)
     return True
 
 
@@ -80,7 +80,7 @@ def _give_job_name(config: DictConfig, suffix: str) -> Mapping[str, str]:
         found = [OmegaConf.select(config, path) for path in interpolation.NAMES]
     except (OmegaConfBaseException, RecursionError):  # reported when all is resolved
         return {}
-    written = get(_as_tree(config, resolve=False), interpolation.RUN_NAME)
+    written = get(_as_tree(config, resolve=False), RUN_NAME)
     stated, named = interpolation.job_names(found, written, suffix)
     for path, value in named.items():
         OmegaConf.update(config, path, value)

@@ -1,6 +1,5 @@
 """A typed composition, which rules read and from which jobs are planned; the recipe is typed at every size."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,7 +16,6 @@ from launcher.model.config_tree import (
     scale_trees,
     size_of,
     static_tree,
-    steps,
     without,
 )
 from launcher.model.instances import Instance
@@ -230,13 +228,10 @@ def typed_scales(
     scales, problems = [], []
     for key, own, tree in trees:
         known = typed_already.get(key)
-        typed, faults = (known, ()) if known else type_recipe(family, tree)
-        path, set_here = f"recipes.scale_config.{key}", [leaf for leaf, _ in leaves(own)] if faults else []
-        own_faults = [
-            dataclasses.replace(fault, path=f"{path}.{place}")
-            for fault in faults
-            if any(related(leaf, place := fault.path.removeprefix("recipes.")) for leaf in set_here)
-        ]
+        path = f"recipes.scale_config.{key}"
+        typed, faults = (known, ()) if known else type_recipe(family, tree, path)
+        set_here = [f"{path}.{leaf}" for leaf, _ in leaves(own)] if faults else []
+        own_faults = [fault for fault in faults if any(related(leaf, fault.path) for leaf in set_here)]
         problems += own_faults
         is_faulty = bool(own_faults) or not isinstance(entries[key], Mapping)
         scales.append(SizedRecipe(size_of(key), path, own, tree, typed, is_faulty))
@@ -264,7 +259,7 @@ def sized_recipes(
     if policy is None or policy.is_elastic is not True:
         return (static_recipe(family, recipe, tree),), problems, {}
     if not trees and policy.replica_increment_step and not faulty:
-        return tuple(static_recipe(family, recipe, tree, nodes) for nodes in steps(policy)), problems, {}
+        return tuple(static_recipe(family, recipe, tree, nodes) for nodes in policy.steps), problems, {}
     return scales, problems, overridden
 
 
@@ -277,10 +272,16 @@ def static_recipe(
     return SizedRecipe(nodes, "recipes", {}, own, type_recipe(family, own)[0])
 
 
-def type_recipe(family: type[RecipeBase], tree: Mapping[str, Any]) -> tuple[RecipeBase, tuple[Problem, ...]]:
-    """Type a recipe without the keys it declares in `extra_keys`: those are passed to the container unchecked."""
+def type_recipe(
+    family: type[RecipeBase], tree: Mapping[str, Any], path: str = "recipes"
+) -> tuple[RecipeBase, tuple[Problem, ...]]:
+    """Type a recipe without the keys it declares in `extra_keys`: those are passed to the container unchecked.
+
+    Args:
+        path: Where the user sets its values, for the Problems: in the base recipe or in the entry of a size.
+    """
     extra = tree.get("extra_keys")
     if isinstance(extra, list):
-        for path in (str(path) for path in extra if not is_field(family, str(path))):
-            tree = without(tree, path)
-    return type_problems(family, tree, "recipes")
+        for key in (str(key) for key in extra if not is_field(family, str(key))):
+            tree = without(tree, key)
+    return type_problems(family, tree, path)

@@ -38,6 +38,16 @@ class MemoryTier(Model):
     retention: PositiveInt | None = None
     """Checkpoints kept, 3 when left out; each takes its size in the nodes' memory, plus once for each replica."""
 
+    @property
+    def steps(self) -> int:
+        """Optimizer steps between two saves, given or not."""
+        return self.frequency or MEMORY_STEPS
+
+    @property
+    def kept(self) -> int:
+        """Checkpoints kept, given or not."""
+        return self.retention or MEMORY_KEPT
+
 
 class PersistentTier(Model):
     """Checkpoints that outlive the nodes."""
@@ -49,6 +59,16 @@ class PersistentTier(Model):
     path: Annotated[str, Field(min_length=1)]
     """Their location: s3://bucket/prefix, or a folder that every node can reach, as a path in the job. On this
     machine it may be relative to the folder the job is launched from."""
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps between two saves, given or not."""
+        return self.frequency or PERSISTENT_STEPS
+
+    @property
+    def kept(self) -> int:
+        """Checkpoints kept, given or not."""
+        return self.retention or PERSISTENT_KEPT
 
 
 class Estimate(Model):
@@ -127,6 +147,11 @@ class Checkpointing(Model):
         """Whether any tier is requested."""
         return self.memory is not None or self.persistent is not None
 
+    @property
+    def num_replicas(self) -> int:
+        """Copies of each memory checkpoint on neighbour nodes, given or not."""
+        return REPLICAS if self.replicas is None else self.replicas
+
 
 def compiled(section: Checkpointing, job_name: str, base: Path | None) -> dict[str, Any] | None:
     """Return the section in the form for the training program, every key with its value; None without a tier.
@@ -141,18 +166,18 @@ def compiled(section: Checkpointing, job_name: str, base: Path | None) -> dict[s
         path = str(base / path)
     return {
         "namespace": section.namespace or job_name,
-        "memory": memory and _tier(memory, MEMORY_STEPS, MEMORY_KEPT),
-        "persistent": persistent and {**_tier(persistent, PERSISTENT_STEPS, PERSISTENT_KEPT), "path": path},
+        "memory": memory and _tier(memory),
+        "persistent": persistent and {**_tier(persistent), "path": path},
         "s3_endpoint": section.s3_endpoint,
         "s3_checksums": section.s3_checksums is not False,
         "kms_key": section.kms_key,
         "patience_s": section.patience_s or PATIENCE_S,
-        "replicas": REPLICAS if section.replicas is None else section.replicas,
+        "replicas": section.num_replicas,
     }
 
 
-def _tier(tier: MemoryTier | PersistentTier, frequency: int, retention: int) -> Mapping[str, int]:
-    return {"frequency": tier.frequency or frequency, "retention": tier.retention or retention}
+def _tier(tier: MemoryTier | PersistentTier) -> Mapping[str, int]:
+    return {"frequency": tier.steps, "retention": tier.kept}
 
 
 DTYPES: Mapping[str, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "float8": 1}

@@ -6,12 +6,7 @@ with a notice), the user's override of that size's key.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from launcher.common.problems import Problem
-
-if TYPE_CHECKING:
-    from launcher.model.recipe import ElasticSettings
+from typing import Any, NamedTuple
 
 AUTO = "auto"
 """Value of `scale_config` for planned sizes."""
@@ -19,8 +14,6 @@ SCALES = "recipes.scale_config"
 """Key of single sizes."""
 ABSENT = object()
 """Represents the value of a key that does not exist."""
-MOST_SIZES = 5000
-"""Sizes of one job. Each is a configuration that is validated, checked and written."""
 _SIZE = "trainer.num_nodes"
 _MAPPING = (dict, Mapping)
 """Types of a mapping: most are a dict, which is found so in a quarter of the time of the abstract class."""
@@ -178,31 +171,6 @@ class ScaleTree(NamedTuple):
     """Values that the entry sets and that no override of the base key replaces."""
     tree: Mapping[str, Any]
     """The recipe at this size, without `scale_config`."""
-
-
-def steps(policy: "ElasticSettings") -> range:
-    """Return the numbers of nodes that a typed elastic policy allows, `replica_increment_step` apart."""
-    return range(policy.min_nodes, policy.max_nodes + 1, policy.replica_increment_step or 1)
-
-
-def too_many_sizes(policy: "ElasticSettings | None", scale_config: Any) -> Problem | None:
-    """Return a Problem if a valid elastic policy leads to more sizes than a job may have; it creates none of them.
-
-    A table in `scale_config` lists its own sizes.
-    """
-    if not policy or not policy.is_elastic or (scale_config and scale_config != AUTO):
-        return None
-    if (count := len(steps(policy))) <= MOST_SIZES:
-        return None
-    step = -(-(policy.max_nodes - policy.min_nodes) // MOST_SIZES)
-    return Problem(
-        "E218",
-        "recipes.elastic_policy.max_nodes",
-        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with its own configuration",
-        value=policy.max_nodes,
-        allowed=f"at most {MOST_SIZES} sizes",
-        remedy=f"recipes.elastic_policy.replica_increment_step={step} or more, or a smaller max_nodes",
-    )
 
 
 def static_tree(recipe: Mapping[str, Any], num_nodes: int) -> Mapping[str, Any]:

@@ -168,6 +168,11 @@ class ElasticSettings(Model):
     preemption: Preemption | None = None
     """Two priorities for one job, so that only its elastic nodes are preempted. Needs min_nodes below max_nodes."""
 
+    @property
+    def steps(self) -> range:
+        """The numbers of nodes that a valid policy allows, `replica_increment_step` apart."""
+        return range(self.min_nodes, self.max_nodes + 1, self.replica_increment_step or 1)
+
 
 class RecipeResources(Model):
     """Extra resources of each pod, as Kubernetes quantities."""

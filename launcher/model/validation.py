@@ -14,8 +14,8 @@ from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_token
 from launcher.common.secret_names import NOTIFY, is_secret
 from launcher.common.suggestions import did_you_mean, question
-from launcher.model.backend_registry import descriptions
-from launcher.model.capabilities import REFERENCES
+from launcher.model.backend_registry import described, descriptions
+from launcher.model.capabilities import REFERENCES, Secrets
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get, is_index, leaves, prefixes
 from launcher.model.family_registry import family_of
@@ -29,6 +29,8 @@ _LIKE_NAME = r"[\w .-]*"
 _WORD, _MAPPING_KEY = r"[A-Za-z_][\w-]*|\d+", r"[\w./+@ -]+"
 """Parts of a key, and keys of a mapping, that an override states. Source: Hydra, Override grammar."""
 _PLAIN_NUMBER = r"[\w.+-]+"
+_REFERENCE = r"\.(?:secretKeyRef(?:\.(?:name|key))?|env)\Z"
+"""Where a path is inside a reference, which is replaced as a whole."""
 _UNLESS_OTHER = ", or the text that it was"
 """After the text of a number: 1.10 has become 1.1."""
 _ALLOWED = {
@@ -163,15 +165,6 @@ def _override(parts: Sequence[str], text: str) -> str | None:
     return f'"{".".join(parts[:first])}={value}"'
 
 
-def _with_typed_text(problem: Problem, composition: Composition) -> Problem:
-    """Return a Problem of a number in place of a text with the text that the command line has."""
-    text = composition.explicit.get(problem.path, "").partition("=")[2]
-    if problem.allowed != _ALLOWED["string_type"] or not problem.remedy or not re.fullmatch(_PLAIN_NUMBER, text):
-        return problem
-    remedy = problem.remedy.removesuffix(_UNLESS_OTHER).replace(f"'{json.dumps(problem.value)}'", f"'{text}'")
-    return dataclasses.replace(problem, remedy=remedy)
-
-
 def _message(error: ErrorDetails) -> str:
     if error["type"] in ("model_type", "model_attributes_type", "dict_type"):
         return "should be a mapping"
@@ -256,6 +249,7 @@ def with_origin(composition: Composition, problems: Sequence[Problem]) -> tuple[
     A value that only refers to a faulty one is omitted: the fault is reported there.
     """
     faulty = {tuple(problem.path.split(".")) for problem in problems}
+    secrets = described(composition.backend).secrets
     located: list[Problem] = []
     for problem in problems:
         if problem.code == "E102" and composition.refers_to_one(problem.path, faulty):
@@ -265,9 +259,21 @@ def with_origin(composition: Composition, problems: Sequence[Problem]) -> tuple[
             key, _, text = origin.partition("=")
             if not re.fullmatch(_NO_TEXT, text, re.I):  # the key may be that of a secret, misspelt
                 origin = f"{key}=…"
-        located.append(dataclasses.replace(_with_typed_text(problem, composition), where=origin))
+        located.append(dataclasses.replace(_of_launch(problem, composition.explicit, secrets), where=origin))
     is_misspelt = any(problem.code == "E101" for problem in located)
     return tuple(_with_places(composition.tree, located) if is_misspelt else located)
+
+
+def _of_launch(problem: Problem, explicit: Mapping[str, str], secrets: Secrets) -> Problem:
+    """Return a Problem whose remedy has the number that was typed in place of a text, or references that jobs of the
+    chosen cluster resolve in place of a secret."""
+    typed = explicit.get(problem.path, "").partition("=")[2]
+    if problem.allowed == _ALLOWED["string_type"] and problem.remedy and re.fullmatch(_PLAIN_NUMBER, typed):
+        return dataclasses.replace(problem, remedy=f"\"{problem.path}='{typed}'\"")
+    if problem.code == "E601" and not problem.remedy:
+        remedy = secrets.remedy(re.sub(_REFERENCE, "", problem.path))
+        return dataclasses.replace(problem, allowed=secrets.references, remedy=remedy)
+    return problem
 
 
 def _with_places(tree: Mapping[str, Any], problems: Sequence[Problem]) -> list[Problem]:

@@ -1,8 +1,5 @@
 """Composition to a typed recipe, or every fault in it."""
 
-import re
-from dataclasses import replace
-
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.collection import GROUPS
@@ -10,7 +7,7 @@ from launcher.model import family_registry, instances
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, sized_recipes, static_recipe, type_recipe, typed_scales
 from launcher.model.composition import Composition
-from launcher.model.config_tree import AUTO, related, scale_trees, too_many_sizes
+from launcher.model.config_tree import AUTO, related, scale_trees
 from launcher.model.environment import secret_references
 from launcher.model.launch import Launch
 from launcher.model.passed_keys import passed_problems
@@ -19,12 +16,12 @@ from launcher.model.validation import type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
 
+MOST_SIZES = 5000
+"""Sizes of one job. Each is a configuration that is validated, checked and written."""
 _IMAGES = "recipes.images"
 """Where recipes have the published images, by region."""
 _MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
 """Remedies of misspelt keys that choose a file."""
-_REFERENCE = r"\.(?:secretKeyRef(?:\.(?:name|key))?|env)\Z"
-"""Where a path is inside a reference, which is replaced as a whole."""
 
 
 def check(composition: Composition) -> CheckedRecipe:
@@ -58,7 +55,6 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     The faults lack their origins, which cost more than all rules together.
     """
     checked, problems = _type(composition)
-    problems = [_with_references(each, composition.backend) for each in problems]
     if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
         return None, misspelt  # other faults would concern a job that was not intended
     if checked is None:
@@ -67,19 +63,10 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     if not known and checked.has_no_image:
         known.append("container")  # that the image is missing is the same fault
     faulty = faulty_needs(checked, known)
-    of_job = (composition.backend, checked.recipe.run.model_type)
-    for rule in rules_for(*of_job):
-        if rule.applies(*of_job, faulty):
+    for rule in rules_for(composition.backend, checked.recipe.run.model_type):
+        if not rule.needs_any(faulty):
             problems += rule.problems(checked, is_faulty=bool(faulty))
     return checked, problems
-
-
-def _with_references(problem: Problem, backend: str) -> Problem:
-    """Return a Problem; that of a secret in clear text with the references which jobs of the backend resolve."""
-    if problem.code != "E601" or problem.remedy:
-        return problem
-    secrets, path = described(backend).secrets, re.sub(_REFERENCE, "", problem.path)
-    return replace(problem, allowed=secrets.references, remedy=secrets.remedy(path))
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
@@ -109,7 +96,7 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     instance = None if backend.instances is None else instances.find(launch.instance_type, recipe.instance_specs)
     checked = CheckedRecipe(composition, launch, settings, recipe, instance, (), {}, trainer=trainer)
     faulty = any(related(need, problem.path) for need in SIZES for problem in found)
-    if not faulty and (problem := too_many_sizes(recipe.elastic_policy, recipe.scale_config)):
+    if not faulty and (problem := _too_many_sizes(recipe)):
         return checked, [*found, problem]
     if recipe.scale_config == AUTO:
         return _plan_sizes(family, checked, found)
@@ -118,6 +105,27 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     )
     found += [p for p in scale_problems if p.path not in {f.path for f in found}]
     return checked._replace(scales=scales, overridden_sizes=overridden), found
+
+
+def _too_many_sizes(recipe: RecipeBase) -> Problem | None:
+    """Return a Problem if a valid elastic policy leads to more sizes than a job may have; it creates none of them.
+
+    A table in `scale_config` lists its own sizes.
+    """
+    policy = recipe.elastic_policy
+    if not policy or not policy.is_elastic or (recipe.scale_config and recipe.scale_config != AUTO):
+        return None
+    if (count := len(policy.steps)) <= MOST_SIZES:
+        return None
+    step = -(-(policy.max_nodes - policy.min_nodes) // MOST_SIZES)
+    return Problem(
+        "E218",
+        "recipes.elastic_policy.max_nodes",
+        f"{policy.min_nodes} to {policy.max_nodes} nodes are {count} sizes, each with its own configuration",
+        value=policy.max_nodes,
+        allowed=f"at most {MOST_SIZES} sizes",
+        remedy=f"recipes.elastic_policy.replica_increment_step={step} or more, or a smaller max_nodes",
+    )
 
 
 def _plan_sizes(

@@ -10,7 +10,7 @@ from typing import Any
 
 from launcher.model import batch
 from launcher.model.composition import Composition
-from launcher.model.config_tree import AUTO, get, merged, replaced, steps
+from launcher.model.config_tree import AUTO, get, merged, replaced
 from launcher.model.recipe import USEFUL, RecipeBase
 from launcher.model.recipe_keys import Batch, BatchKeys, BatchName
 from launcher.model.size_plan import BATCH, MICRO, RATE, BatchInputs, SizePlan, SizingBasis
@@ -145,7 +145,7 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
     """
     found = basis(recipe, given, is_elastic=is_elastic)
     own = recipe.trainer.num_nodes
-    sizes = steps(recipe.elastic_policy) if is_elastic and recipe.elastic_policy else range(own, own + 1)
+    sizes = recipe.elastic_policy.steps if is_elastic and recipe.elastic_policy else range(own, own + 1)
     fits: dict[int, batch.Fit] = {}
     starved, undivided = [], []
     for nodes in sizes:

@@ -82,10 +82,13 @@ class Rule(NamedTuple):
         """The choices of `cluster` it applies to; none if it applies to all."""
         return tuple(each.choice for each in backend_registry.descriptions() if self._is_in(*_rules_of(each.name)))
 
-    def applies(self, backend: str, model_type: str, faulty: frozenset[str] = frozenset()) -> bool:
-        """Return whether it applies to a family's jobs on a backend, and none of the keys it needs is faulty."""
-        is_about = self._is_in(__name__, *_packages(backend, model_type))
-        return is_about and not any(related(need, bad) for need in self.needs for bad in faulty)
+    def applies(self, backend: str, model_type: str) -> bool:
+        """Return whether it applies to a family's jobs on a backend."""
+        return self._is_in(__name__, *_packages(backend, model_type))
+
+    def needs_any(self, faulty: frozenset[str]) -> bool:
+        """Return whether one of the keys it needs is faulty."""
+        return any(related(need, bad) for need in self.needs for bad in faulty)
 
     def _is_in(self, *packages: str) -> bool:
         return f"{self.check.__module__}.".startswith(tuple(f"{each}." for each in packages))
@@ -146,9 +149,9 @@ def all_notice_rules() -> tuple[Rule, ...]:
 
 @cache  # these two: the rules about a family and a backend do not change once their modules are imported
 def rules_for(backend: str, model_type: str) -> tuple[Rule, ...]:
-    """Return the rules that may apply to a family's jobs on a cluster, by code; others are not imported."""
+    """Return the rules for a family's jobs on a cluster, by code; others are not imported."""
     _import(*_packages(backend, model_type))
-    return _by_code()
+    return tuple(each for each in _by_code() if each.applies(backend, model_type))
 
 
 @cache

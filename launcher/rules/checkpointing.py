@@ -10,7 +10,7 @@ from launcher.common.syntax import is_bucket
 from launcher.model.backend import MemoryKeeper
 from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.checkpointing import MEMORY_KEPT, MEMORY_STEPS, PERSISTENT_STEPS, REPLICAS, S3
+from launcher.model.checkpointing import S3
 from launcher.model.family_registry import interface
 from launcher.rules import SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.elasticity import LIMITS, refuses_elastic
@@ -45,7 +45,7 @@ def frequencies_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pr
     section = checked.recipe.checkpointing
     if not section or not section.memory or not section.persistent:
         return
-    often, seldom = section.memory.frequency or MEMORY_STEPS, section.persistent.frequency or PERSISTENT_STEPS
+    often, seldom = section.memory.steps, section.persistent.steps
     if seldom % often:
         near = max(1, round(seldom / often)) * often
         yield problem(
@@ -159,14 +159,13 @@ def memory_is_too_small(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
     memory = expected.section.memory if expected else None
     if expected is None or memory is None or instance is None:
         return
-    section, kept = expected.section, memory.retention or MEMORY_KEPT
-    replicas = REPLICAS if section.replicas is None else section.replicas
+    section, kept = expected.section, memory.kept
     # The service has a part of the memory for itself; what the pods stage is beside it.
     is_service = described(planned.checked.backend).memory_tier is MemoryKeeper.SERVICE
     copies, in_tier = (SERVICE_HOST_COPIES, 0) if is_service else (1, 1)
     total, percent = instance.memory_gib * GIB, section.memory_percent or 100
     for nodes in expected.sizes:
-        size, neighbours = expected.share(nodes).node_written, min(replicas, nodes - 1)
+        size, neighbours = expected.share(nodes).node_written, min(section.num_replicas, nodes - 1)
         need = memory_needed(size, kept, neighbours, copies)
         own = memory_needed(size, kept, neighbours, in_tier)
         if need > total or own > total * percent // 100:
@@ -207,12 +206,12 @@ def too_much_work_is_at_risk(planned: PlannedRecipe, notice: MakeNotice) -> Iter
         missing = "persistent" if section.persistent is None else "estimate.step_s"
         yield notice(f"max_lost_work_minutes={most:g} has no effect without recipes.checkpointing.{missing}")
         return
-    steps = section.persistent.frequency or PERSISTENT_STEPS
+    steps = section.persistent.steps
     save_s = max(expected.persistent_s(nodes) for nodes in expected.sizes)
     lost = (steps * expected.step_s + save_s) / _MINUTE_S
     if lost <= most:
         return
-    unit = (section.memory.frequency or MEMORY_STEPS) if section.memory else 1
+    unit = section.memory.steps if section.memory else 1
     fits = int((most * _MINUTE_S - save_s) // expected.step_s) // unit * unit
     how = f"persistent.frequency={fits} suffices" if fits > 0 else f"saving every {unit} steps does not suffice"
     yield notice(
@@ -228,17 +227,16 @@ def saves_overlap(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice
     if expected is None or expected.step_s is None:
         return
     tiers = (
-        ("memory", expected.section.memory, MEMORY_STEPS, expected.memory_s),
-        ("persistent", expected.section.persistent, PERSISTENT_STEPS, expected.persistent_s),
+        ("memory", expected.section.memory, expected.memory_s),
+        ("persistent", expected.section.persistent, expected.persistent_s),
     )
-    for name, tier, default, seconds in tiers:
-        steps = tier and (tier.frequency or default)
+    for name, tier, seconds in tiers:
         longest = max(map(seconds, expected.sizes))
-        if steps and steps * expected.step_s < longest:
+        if tier and (due_s := tier.steps * expected.step_s) < longest:
             enough = math.ceil(longest / expected.step_s)
             yield notice(
                 f"a save to the {name} tier takes about {longest:.0f} s, and the next is due after"
-                f" {steps * expected.step_s:.0f} s: {name}.frequency={enough} leaves enough time",
+                f" {due_s:.0f} s: {name}.frequency={enough} leaves enough time",
             )
 
 
