@@ -41,11 +41,12 @@ def named(results: Path, names: Sequence[str]) -> list[Removable]:
     for name in names:
         with gathering(problems):
             folders.append(_located(results, name))
-    for each in with_statuses(map(listed, dict.fromkeys(folders)), backend_registry.load_backend):
+    found = list(with_statuses(map(listed, dict.fromkeys(folders)), backend_registry.load_backend))
+    for each in found:
         if reason := _reason_to_keep(each):
             problems.append(Problem("E718", each.name, reason, remedy=f"recipes cancel {each.folder}"))
     raise_any(problems)
-    return [Removable(listed(folder), _num_bytes(folder)) for folder in dict.fromkeys(folders)]
+    return [Removable(each, _num_bytes(each.folder)) for each in found]
 
 
 def selected(results: Path, wanted: Filter) -> tuple[list[Removable], list[tuple[ListedJob, str]]]:
