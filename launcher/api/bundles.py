@@ -25,7 +25,7 @@ def listed(folder: str, wanted: Filter) -> tuple[list[ListedJob], int, bool]:
     Clusters are asked for the states of jobs that have not ended.
     """
     every = listing(Path(folder))
-    return *filtered(every, wanted, backend_registry.load_backend), not every
+    return *filtered(every, wanted), not every
 
 
 def removable(

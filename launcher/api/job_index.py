@@ -286,7 +286,7 @@ def statuses(rows: Iterable[IndexedJob]) -> dict[str, JobStatus | Problem]:
     """Return the status of jobs by the names of their folders, or why it is unknown. Clusters are asked."""
     given = [listing.ListedJob(row.folder, row.record) for row in rows]
     found: dict[str, JobStatus | Problem] = {}
-    for each in listing.with_statuses(given, backend_registry.load_backend):
+    for each in listing.with_statuses(given):
         if known := each.problem or each.status:
             found[each.name] = known
     return found

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,7 +15,6 @@ from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.suggestions import did_you_mean
 from launcher.job_store.registry import JobRecord, read, status
 from launcher.model import backend_registry
-from launcher.model.backend import Backend
 from launcher.model.job_spec import JobState, JobStatus
 
 RENDERED, UNKNOWN = "rendered", "unknown"
@@ -182,9 +181,7 @@ def listed(folder: Path, resolved: Path | None = None) -> ListedJob:
         return ListedJob(folder, problem=Problem("E711", str(folder / JOB_FILE), f"cannot be read: {error.strerror}"))
 
 
-def filtered(
-    every: Iterable[ListedJob], wanted: Filter, load_backend: Callable[[str], Backend]
-) -> tuple[list[ListedJob], int]:
+def filtered(every: Iterable[ListedJob], wanted: Filter) -> tuple[list[ListedJob], int]:
     """Return the jobs that a filter selects, with their statuses, and how many dry runs it leaves out.
 
     A cluster is asked only for jobs that meet the other conditions.
@@ -192,11 +189,11 @@ def filtered(
     now = current_time()
     meant = [each for each in every if wanted.selects(each, now)]
     shown = [each for each in meant if not wanted.hides(each)]
-    found = with_statuses(shown, load_backend)
+    found = with_statuses(shown)
     return [each for each in found if not wanted.states or each.state in wanted.states], len(meant) - len(shown)
 
 
-def with_statuses(every: Iterable[ListedJob], load_backend: Callable[[str], Backend]) -> Iterator[ListedJob]:
+def with_statuses(every: Iterable[ListedJob]) -> Iterator[ListedJob]:
     """Yield bundles with the status of their jobs as they are now.
 
     A cluster that does not answer is not asked about its other jobs, which could take a minute each. A Problem of one
@@ -208,7 +205,7 @@ def with_statuses(every: Iterable[ListedJob], load_backend: Callable[[str], Back
         if job is None or job.ended:
             yield replace(each, status=job.ended if job else None)
             continue
-        backend = load_backend(job.handle.backend)
+        backend = backend_registry.load_backend(job.handle.backend)
         place = job.handle.place
         if place in refused:
             yield replace(each, problem=refused[place])

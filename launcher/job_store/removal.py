@@ -15,7 +15,6 @@ from launcher.common.names import ADOPTED_FILE, RUN_DIR
 from launcher.common.problems import Problem, fail, gathering, raise_any
 from launcher.job_store.listing import Filter, ListedJob, filtered, listed, listing, with_statuses
 from launcher.job_store.registry import locked
-from launcher.model import backend_registry
 
 _REMOVED = ".removed-by-recipes"
 """Suffix of a folder that is being removed; its name begins with a dot, so that no command lists it as a job."""
@@ -41,7 +40,7 @@ def named(results: Path, names: Sequence[str]) -> list[Removable]:
     for name in names:
         with gathering(problems):
             folders.append(_located(results, name))
-    found = list(with_statuses(map(listed, dict.fromkeys(folders)), backend_registry.load_backend))
+    found = list(with_statuses(map(listed, dict.fromkeys(folders))))
     for each in found:
         if reason := _reason_to_keep(each):
             problems.append(Problem("E718", each.name, reason, remedy=f"recipes cancel {each.folder}"))
@@ -58,7 +57,7 @@ def selected(results: Path, wanted: Filter) -> tuple[list[Removable], list[tuple
     _refuse_link(results)
     removable: list[Removable] = []
     kept: list[tuple[ListedJob, str]] = []
-    for each in filtered(listing(results), wanted, backend_registry.load_backend)[0]:
+    for each in filtered(listing(results), wanted)[0]:
         if reason := _reason_to_keep(each) or _reason_of_place(results, each.folder):
             kept.append((each, reason))
         else:
@@ -76,7 +75,7 @@ def remove(each: Removable) -> bool:
     try:
         manifest = folder / MANIFEST  # its lock is that of a launch
         with locked(manifest if manifest.exists() else folder, waits=False) as is_held:
-            (now,) = with_statuses([listed(folder)], backend_registry.load_backend)
+            (now,) = with_statuses([listed(folder)])
             if not is_held or _reason_to_keep(now) or _reason_of_place(folder.parent, folder):
                 return False
             doomed = folder.with_name(f".{folder.name}{_REMOVED}")
