@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.bundle import store as bundles
 from launcher.bundle.manifest import MANIFEST
 from launcher.common.job_lock import is_alive
-from launcher.common.names import ADOPTED_FILE, RUN_DIR
+from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail, gathering, raise_any
 from launcher.job_store.listing import Filter, ListedJob, filtered, listed, listing, with_statuses
 from launcher.job_store.registry import locked
@@ -106,9 +106,8 @@ def _located(results: Path, name: str) -> Path:
     Raises:
         ProblemsFound: No such job exists, or it is not in the folder.
     """
-    own = (folder for folder, known in bundles.given_names(results) if known == name)
-    for folder in (results / name, Path(name), *own):
-        if any((folder / file).is_file() for file in (MANIFEST, ADOPTED_FILE)):
+    for folder in (results / name, Path(name), *bundles.named(results, name)):
+        if bundles.is_job(folder):
             if reason := _reason_of_place(results, folder):
                 raise fail("E718", name, reason)
             return results / folder.name
