@@ -236,7 +236,7 @@ def is_adopted(folder: Path) -> bool:
 
 
 def outline(folder: Path) -> Mapping[str, Any] | None:
-    """Return the outline of an adopted job, from its cluster; None if the folder has none. `jobs.registry` writes it.
+    """Return the outline of an adopted job that `registry.adopt` wrote; None if the folder has none.
 
     Raises:
         ProblemsFound: The file is damaged.

@@ -158,7 +158,8 @@ class Engine:
         try:
             plan = self.plan.trial(trial.overrides)
         except ProblemsFound as error:
-            failed = dataclasses.replace(trial, state=FAILED, reason=_told(error.problems))
+            reason = "; ".join(f"{each.code} {each.path} {each.message}" for each in error.problems)
+            failed = dataclasses.replace(trial, state=FAILED, reason=reason)
             self._note(failed)
             self._chooser.tell(failed)
             return failed
@@ -235,7 +236,3 @@ class Engine:
 def _finite(value: float | None) -> float | None:
     """Return a value that JSON has."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def _told(problems: tuple[Problem, ...]) -> str:
-    return "; ".join(f"{each.code} {each.path} {each.message}" for each in problems)
