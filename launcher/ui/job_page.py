@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from launcher.api import bundles, job_index, rates, reproducing
+from launcher.api import bundles, job_index, rates, reproducing, timelines
 from launcher.api.job_index import IndexedJob, JobStatus
-from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, Course, Timeline
+from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, LaunchReader, Timeline
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.ui import addresses, charts, job_table
 from launcher.ui.later import Answer
@@ -46,7 +46,7 @@ class JobView:
     def __init__(self, ui: Ui, row: IndexedJob):
         self._ui, self._name = ui, row.name
         self._series = Series(row.folder / RUN_DIR / METRICS_FILE)
-        self._records = Course(row.folder)
+        self._records = LaunchReader(row.folder / RUN_DIR)
         self._course: Timeline | None = None
         self._course_of: Hashable = None
         self._steps_of: Hashable = None
@@ -164,7 +164,7 @@ class JobView:
         began = time.monotonic()
         is_due = began - self._built >= max(_BUILT_S, _BUSY * self._cost_s)
         if self._course is None or seen != self._course_of or (is_due and steps != self._steps_of):
-            self._course = self._records.timeline()
+            self._course = timelines.read(run_dir, self._records)
             self._course_of, self._steps_of = seen, steps
             self._built = time.monotonic()
             self._cost_s = self._built - began
