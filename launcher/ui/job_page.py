@@ -263,8 +263,8 @@ def _cost(row: IndexedJob, status: JobStatus | None, course: Timeline | None) ->
         return []
     found = []
     if status and not status.state.is_final:
-        found.append(("cost per hour", f"{paid.per_hour * status.nodes:,.2f} {paid.currency}"))
+        found.append(("cost per hour", paid.text(status.nodes)))
     if course:
         hours = sum(each.nodes * (each.ended_s - each.started_s) for each in course.attempts) / 3600
-        found.append(("cost so far", f"{paid.per_hour * hours:,.2f} {paid.currency}"))
+        found.append(("cost so far", paid.text(hours)))
     return found

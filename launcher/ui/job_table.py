@@ -213,5 +213,5 @@ def _row(row: IndexedJob, seen: Statuses) -> Row:
         known.target_nodes,
         known.restarts,
         job_index.recorded_goodput(row.folder) if known.state.is_final else None,
-        f"{paid.per_hour * known.nodes:,.2f} {paid.currency}" if paid and known.nodes else None,
+        paid.text(known.nodes) if paid and known.nodes else None,
     )
