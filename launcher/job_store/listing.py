@@ -13,6 +13,7 @@ from launcher.bundle.manifest import MANIFEST
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.suggestions import did_you_mean
+from launcher.config.collection import clusters
 from launcher.job_store.registry import JobRecord, read, status
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, JobStatus
@@ -118,11 +119,10 @@ class Filter:
             if state not in STATES:
                 remedy = did_you_mean(state, STATES)
                 found.append(Problem("E818", "--state", "is not a state of a job", state, ", ".join(STATES), remedy))
-        if self.backend is not None:  # loading every description takes a while
-            known = sorted({each.choice for each in backend_registry.descriptions()})
-            if self.backend not in {*known, *backend_registry.names()}:
-                remedy = did_you_mean(self.backend, known)
-                found.append(Problem("E818", "--backend", "is not a backend", self.backend, ", ".join(known), remedy))
+        known = clusters()
+        if self.backend is not None and self.backend not in {*known, *backend_registry.names()}:
+            remedy = did_you_mean(self.backend, known)
+            found.append(Problem("E818", "--backend", "is not a backend", self.backend, ", ".join(known), remedy))
         for option, text in (("--older-than", self.older_than), ("--newer-than", self.newer_than)):
             if text is not None and not _AGE.fullmatch(text):
                 allowed = "a number of minutes, hours, days or weeks: 30m, 12h, 7d, 2w"
