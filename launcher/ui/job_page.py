@@ -90,16 +90,16 @@ class JobView:
             status = job_table.status_of(self._ui, row)
             answers = self._answers(row, status)
             course, faults = None, list[Problem]()
-            with self._tolerant(faults, "run/metrics.jsonl"):
+            with self._tolerant(faults, METRICS_FILE):
                 self._series.read_until(time.monotonic() + _READ_S)
             pictures: dict[str, Any] = {"course_picture": "", "restarts_picture": "", "cost": [], "curves": []}
-            with self._tolerant(faults, "run/events.jsonl"):
+            with self._tolerant(faults, EVENTS_FILE):
                 course = self._timeline(row)
                 if course:
                     pictures["course_picture"] = _picture(course)
                     pictures["restarts_picture"] = charts.restarts("Parts of each change of size", course.transitions)
             known = status if isinstance(status, JobStatus) else None
-            with self._tolerant(faults, "run/metrics.jsonl"):
+            with self._tolerant(faults, METRICS_FILE):
                 pictures["curves"] = [(title, self._curve(name, title)) for name, title in self._shown()]
                 pictures["cost"] = _cost(row, known, course)
             events, failure, results = map(answers.get, ("events", "failure", "results"))
@@ -119,14 +119,14 @@ class JobView:
 
     @contextlib.contextmanager
     def _tolerant(self, faults: list[Problem], file: str) -> Iterator[None]:
-        """Note what keeps the block from reading a file, whatever is damaged in it: the other parts are shown."""
+        """Note why the block cannot read a file of the run folder, however it is damaged; other parts are shown."""
         try:
             yield
         except ProblemsFound as error:
             faults += error.problems
         except Exception as error:
             said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            faults.append(Problem("E711", f"{self._name}/{file}", f"cannot be read: {said}"))
+            faults.append(Problem("E711", f"{self._name}/{RUN_DIR}/{file}", f"cannot be read: {said}"))
 
     def _answers(self, row: IndexedJob, status: JobStatus | Problem | None) -> dict[str, Answer[Any]]:
         if row.record is None:
