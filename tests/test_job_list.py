@@ -148,6 +148,12 @@ def test_conditions_that_no_job_can_meet_are_problems_all_at_once(results, clust
     assert set(STATES) >= {state.value for state in JobState}
 
 
+def test_remove_shows_the_states_of_named_jobs(results, cluster, capsys):
+    assert cli.run(["jobs", "remove", "failed", "dry", "--yes"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {row[0]: row[1] for row in rows[1:3]} == {"failed": "failed", "dry": "rendered"}
+
+
 def test_remove_deletes_what_the_filters_select_and_has_ended(results, cluster, capsys):
     outside = results.parent / "precious"
     outside.mkdir()

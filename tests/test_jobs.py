@@ -281,13 +281,13 @@ def test_the_same_job_found_again_keeps_its_record(bundle, record):
     assert registry.record(bundle, replace(found, uid="1-2-3"), "grace").user == "grace"
 
 
-def test_a_cluster_that_refuses_is_asked_once_for_all_its_jobs(bundle, record):
+def test_a_cluster_that_refuses_is_asked_once_for_all_its_jobs(bundle, record, on):
     ended = bundle.directory.with_name("ended")
     for name in ("second", "third", "ended"):
         shutil.copytree(bundle.directory, bundle.directory.with_name(name))
     registry.settled(registry.submitted(ended), FAILED, Cluster())
-    cluster = Cluster(refuses=Problem("E342", "cluster.kube_context", "does not answer"))
-    listed = tuple(listing.with_statuses(listing.listing(Path("results")), lambda name: cluster))
+    cluster = on(Cluster(refuses=Problem("E342", "cluster.kube_context", "does not answer")))
+    listed = tuple(listing.with_statuses(listing.listing(Path("results"))))
     assert cluster.calls == ["status"]
     problems = {each.name: each.problem and each.problem.code for each in listed}
     assert problems == {NAME: "E342", "second": "E342", "third": "E342", "ended": None}
@@ -298,7 +298,7 @@ def test_a_cluster_that_refuses_is_asked_once_for_all_its_jobs(bundle, record):
     [Problem("E704", "results/x", "was changed"), Problem("E342", "cluster.namespace", "500 conversion failed")],
     ids=["bundle-damaged", "object-unreadable"],
 )
-def test_a_job_that_cannot_be_read_hides_no_other_job(bundle, record, problem):
+def test_a_job_that_cannot_be_read_hides_no_other_job(bundle, record, on, problem):
     shutil.copytree(bundle.directory, bundle.directory.with_name("second"))
 
     class Partly(Cluster):
@@ -307,7 +307,8 @@ def test_a_job_that_cannot_be_read_hides_no_other_job(bundle, record, problem):
                 raise ProblemsFound((problem,))
             return super().status(handle)
 
-    listed = listing.with_statuses(listing.listing(Path("results")), lambda name: Partly(RUNNING))
+    on(Partly(RUNNING))
+    listed = listing.with_statuses(listing.listing(Path("results")))
     assert {each.name: each.problem or each.status for each in listed} == {NAME: problem, "second": RUNNING}
 
 

@@ -14,7 +14,7 @@ from launcher.job_store.removal import Removable, remove
 from launcher.model import backend_registry
 
 __all__ = [
-    "RESULTS", "STATES", "Filter", "ListedJob", "Removable", "as_json", "bundle_files", "choices", "cluster_of",
+    "RESULTS", "STATES", "Filter", "ListedJob", "Removable", "as_json", "bundle_files", "cluster_of",
     "given_name", "is_job", "listed", "removable", "remove",
 ]  # fmt: skip
 
@@ -25,7 +25,7 @@ def listed(folder: str, wanted: Filter) -> tuple[list[ListedJob], int, bool]:
     Clusters are asked for the states of jobs that have not ended.
     """
     every = listing(Path(folder))
-    return *filtered(every, wanted, backend_registry.load_backend), not every
+    return *filtered(every, wanted), not every
 
 
 def removable(
@@ -47,11 +47,6 @@ def removable(
 def cluster_of(each: ListedJob) -> str | None:
     """Return the choice of `cluster` of a submitted job."""
     return backend_registry.described(each.record.handle.backend).choice if each.record else None
-
-
-def choices() -> list[str]:
-    """Return every choice of `cluster`."""
-    return sorted(each.choice for each in backend_registry.descriptions())
 
 
 def bundle_files(folder: Path) -> dict[str, str]:

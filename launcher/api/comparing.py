@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.api.composed import compose, only_read
-from launcher.api.naming import FILES, Target, choose, recipe_names
+from launcher.api.naming import ENDINGS, Target, choose, recipe_names
 from launcher.bundle import store
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR, config_name
@@ -151,7 +151,7 @@ def _alone(name: str) -> ProblemsFound:
         message = "missing second argument: one size of a job is compared with another"
         return fail("E801", name, message, remedy=f"recipes diff {folder.name}, or a second size")
     known = {each for path in recipe_names() for each in (path, path.rpartition("/")[2])}
-    if target.name in known or target.name.endswith(FILES):
+    if target.name in known or target.name.endswith(ENDINGS):
         message = "missing second argument: a recipe is compared with another, or with a bundle"
         return fail("E801", name, message, remedy="recipes diff A B, or recipes diff BUNDLE")
     return store.unknown(name)

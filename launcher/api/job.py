@@ -459,7 +459,7 @@ def jobs(
     raise_any(wanted.problems())
     every = listing.listing((session or sessions.default()).place(folder))
     if states:
-        found, _ = listing.filtered(every, wanted, backend_registry.load_backend)
+        found, _ = listing.filtered(every, wanted)
     else:
         now = listing.current_time()
         found = [each for each in every if wanted.selects(each, now) and not wanted.hides(each)]

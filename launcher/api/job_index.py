@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from launcher.api.sweeps.record import SWEEP_FILE, TRIALS_FILE
 from launcher.bundle.manifest import MANIFEST
 from launcher.bundle.store import given_name, is_job
 from launcher.common.names import (
@@ -34,13 +35,15 @@ from launcher.common.names import (
 )
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.job_store import listing
-from launcher.job_store.listing import STATES
+from launcher.job_store.listing import RENDERED, STATES
 from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, JobStatus
+from launcher.operator.job_request import LOCAL_FILE, PLAN_FILE
+from launcher.operator.snapshot import STATE_FILE
 
 __all__ = [
-    "STATES", "IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "place", "recorded_goodput",
+    "RENDERED", "STATES", "IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "place", "recorded_goodput",
     "recorded_s", "statuses",
 ]  # fmt: skip
 
@@ -51,8 +54,8 @@ _TICK_NS = 1_000_000_000
 _LONGEST_NAME = 300
 _READ = (
     *(MANIFEST, JOB_FILE, NAME_FILE, ADOPTED_FILE, RUN_ID_FILE, REPRODUCE_FILE),
-    *("plan.json", "recipe.yaml", "local.json", "sweep.json", "trials.jsonl", f"{RUN_DIR}/{TIMELINE}.json"),
-    *(f"{RUN_DIR}/{name}" for name in (METRICS_FILE, EVENTS_FILE, STARTS_FILE, CHECKPOINTS_FILE, "state.json")),
+    *(PLAN_FILE, "recipe.yaml", LOCAL_FILE, SWEEP_FILE, TRIALS_FILE, f"{RUN_DIR}/{TIMELINE}.json"),
+    *(f"{RUN_DIR}/{name}" for name in (METRICS_FILE, EVENTS_FILE, STARTS_FILE, CHECKPOINTS_FILE, STATE_FILE)),
 )
 """What pages read of a job's or a sweep's folder."""
 
@@ -103,7 +106,7 @@ class IndexedJob:
     def state(self) -> str:
         """One of `recipes jobs --state`, as far as its folder tells: `unknown` while its cluster was not asked."""
         if self.record is None:
-            return listing.UNKNOWN if self.problem else listing.RENDERED
+            return listing.UNKNOWN if self.problem else RENDERED
         return self.record.ended.state.value if self.record.ended else listing.UNKNOWN
 
 
@@ -231,7 +234,7 @@ def _read(folder: Path) -> IndexedJob | None:
     each = listing.listed(folder, folder)
     plan: Mapping[str, Any] = {}
     with contextlib.suppress(OSError, ValueError, TypeError):
-        plan = dict(json.loads((folder / "plan.json").read_text(encoding="utf-8")))
+        plan = dict(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
     time_text, user = (each.record.submitted, each.record.user) if each.record else _written(folder)
     backend = each.record.handle.backend if each.record else plan.get("backend")
     known = isinstance(backend, str) and backend in backend_registry.names()
@@ -286,7 +289,7 @@ def statuses(rows: Iterable[IndexedJob]) -> dict[str, JobStatus | Problem]:
     """Return the status of jobs by the names of their folders, or why it is unknown. Clusters are asked."""
     given = [listing.ListedJob(row.folder, row.record) for row in rows]
     found: dict[str, JobStatus | Problem] = {}
-    for each in listing.with_statuses(given, backend_registry.load_backend):
+    for each in listing.with_statuses(given):
         if known := each.problem or each.status:
             found[each.name] = known
     return found

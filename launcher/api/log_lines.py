@@ -82,7 +82,7 @@ def matcher(pattern: str, limits: Limits) -> Callable[[Sequence[Row]], list[Row]
 
     def matching(rows: Sequence[Row]) -> list[Row]:
         if any(row.before or len(row.raw) > limits.line for row in rows):
-            return [row for row in rows if search(_begin(row, limits)[0]) is not None]
+            return [row for row in rows if search(_begin(row, limits)) is not None]
         text = plain(b"\n".join(row.raw for row in rows).decode("utf-8", "replace"))
         if in_text and in_text(text) is None:
             return []
@@ -106,10 +106,10 @@ def shown(rows: Sequence[Row], limits: Limits) -> list[Line]:
     ]
 
 
-def _begin(row: Row, limits: Limits) -> tuple[str, bool]:
-    """Return as many characters of a long line, or of a piece, as are searched, and whether these are all."""
-    text, before, is_all = _decoded(row, limits)
-    return text[len(before) :][: limits.line], is_all
+def _begin(row: Row, limits: Limits) -> str:
+    """Return as many characters of a long line, or of a piece, as are searched."""
+    text, before, _ = _decoded(row, limits)
+    return text[len(before) :][: limits.line]
 
 
 def _shortened(row: Row, limits: Limits) -> str:

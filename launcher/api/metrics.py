@@ -6,8 +6,23 @@ from typing import Any
 
 from pydantic_core import from_json
 
+OF_A_STEP = ("loss", "samples_per_s", "learning_rate")
+"""Metrics that every step has."""
 _FURTHER = "further"
 """Key of a line's metrics beyond those of every step."""
+
+
+def parsed(line: bytes | str) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return the fields of a line, and its further metrics but those named like a field; None if it is damaged."""
+    try:
+        row = from_json(line)  # json.loads takes three times as long
+    except ValueError:
+        return None
+    if not isinstance(row, dict):
+        return None
+    further = row.pop(_FURTHER, None)
+    named = further.items() if isinstance(further, dict) else ()
+    return row, {name: value for name, value in named if name not in row}
 
 
 def rows(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -21,14 +36,6 @@ def rows(file: Path) -> Iterator[Mapping[str, Any]]:
         return
     with lines:
         for line in lines:
-            try:
-                row = from_json(line)  # json.loads takes three times as long
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                further = row.pop(_FURTHER, None)
-                yield (
-                    {**row, **{k: v for k, v in further.items() if k not in row}}
-                    if isinstance(further, dict)
-                    else row
-                )
+            if (found := parsed(line)) is not None:
+                row, further = found
+                yield row | further

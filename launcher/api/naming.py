@@ -11,14 +11,12 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import fail
 from launcher.common.suggestions import nearest, question
 from launcher.common.texts import object_text
-from launcher.config.collection import ALL_RECIPES, recipe_names
+from launcher.config.collection import ALL_RECIPES, ENDINGS, recipe_names
 from launcher.config.overrides import written
 
-__all__ = ["CHOICE", "FILES", "Target", "choose", "folders", "full_name", "known_jobs", "recipe_names"]
+__all__ = ["CHOICE", "ENDINGS", "Target", "choose", "folders", "full_name", "known_jobs", "recipe_names"]
 
 _SIZED = re.compile(r"(.+)@([1-9][0-9]{0,5})", re.S)
-FILES = (".yaml", ".yml")
-"""Suffixes of a recipe's own file."""
 CHOICE = "recipes="
 """What stands before a recipe's name where it is an override; a recipe may be named so everywhere."""
 
@@ -37,7 +35,7 @@ class Target:
         if match := _SIZED.fullmatch(text):
             return cls(match[1], int(match[2]))
         name, at, size = text.rpartition("@")
-        if at and "/" not in size and not text.endswith(FILES):
+        if at and "/" not in size and not text.endswith(ENDINGS):
             raise fail("E803", text, "a size must be a number of nodes", value=f"@{size}", remedy=f"{name}@3")
         return cls(text, None)
 
@@ -90,7 +88,7 @@ def full_name(word: str, overrides: Sequence[str] = ()) -> str:
     word = word.removeprefix(CHOICE)
     if match := _SIZED.fullmatch(word):
         raise fail("E803", word, "no size can be given here: all sizes are used", remedy=match[1])
-    if word.endswith(FILES) or "/" in word:
+    if word.endswith(ENDINGS) or "/" in word:
         return word
     known = list(dict.fromkeys(name for folder in folders(overrides) for name in recipe_names(folder)))
     if word in known:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from launcher.api.files import writing
 from launcher.api.generated.schema import descriptions, schema_file
-from launcher.api.naming import full_name
+from launcher.api.naming import ENDINGS, full_name
 from launcher.api.plan import compile
 from launcher.common import yaml_io
 from launcher.common.problems import fail
@@ -75,7 +75,7 @@ def write(path: Path, base: str) -> Path:
         The schema's file.
     """
     base = full_name(base)
-    if path.suffix not in (".yaml", ".yml"):
+    if path.suffix not in ENDINGS:
         raise fail("E805", str(path), "a recipe's file must end in .yaml", remedy=f"{path}.yaml")
     if os.path.lexists(path):
         raise fail("E805", str(path), "exists and is never overwritten", remedy="another name, or remove it first")
@@ -103,7 +103,7 @@ def write(path: Path, base: str) -> Path:
 def _inherits(path: Path, base: str) -> str:
     """Return the entry of `defaults` that names the inherited recipe, quoted for YAML."""
     entry = f"/recipes/{base}"
-    if base.endswith((".yaml", ".yml")):
+    if base.endswith(ENDINGS):
         file = Path(base).expanduser()
         if file.resolve().parent != path.parent.resolve():
             remedy = f"write it into {file.parent}, or use that folder with hydra.searchpath"

@@ -16,16 +16,14 @@ from launcher.model.instances import canonical
 
 
 class Rate(NamedTuple):
-    """The price of one node of a job.
-
-    Args:
-        per_hour: In `currency`.
-        origin: The service that charges it, the region and the date.
-    """
+    """The price of one node of a job per hour."""
 
     per_hour: float
     currency: str
-    origin: str
+
+    def text(self, node_hours: float) -> str:
+        """Return the price of a number of hours of a node, for people."""
+        return f"{self.per_hour * node_hours:,.2f} {self.currency}"
 
 
 def rate(row: IndexedJob) -> Rate | None:
@@ -47,5 +45,5 @@ def _rate(folder: Path, digest: str, backend: str, instance_type: str) -> Rate |
         known = prices.shipped(instances.price_use)
         # of several types, or of those that the service chooses, the plan's own type tells nothing
         if not (instances.chosen_by_service(options) or instances.groups(options)) and name in known.per_hour:
-            return Rate(known.per_hour[name], known.currency, str(known.basis[name]))
+            return Rate(known.per_hour[name], known.currency)
     return None

@@ -10,34 +10,26 @@ from launcher.common.problems import fail
 from launcher.model.following import refuse_unknown_launch
 from launcher.model.job_spec import JobState
 from launcher.operator.snapshot import STATE_FILE, read_snapshot
-from launcher.timeline import NO_PICTURE, Attempt, Event, Timeline, Transition, report_files, text
+from launcher.timeline import NO_PICTURE, Attempt, Event, LaunchReader, Timeline, Transition, report_files, text
 
 __all__ = [
     "EVENTS_FILE", "METRICS_FILE", "NO_PICTURE", "RUN_DIR", "STARTS_FILE",
-    "Attempt", "Course", "Event", "Timeline", "Transition", "report_files", "text", "write",
+    "Attempt", "Event", "LaunchReader", "Timeline", "Transition", "read", "report_files", "text", "write",
 ]  # fmt: skip
 
 
-class Course:
-    """The timeline of a job that runs, as often as it is asked for: records are read once."""
+def read(run_dir: Path, records: LaunchReader | None = None, launch: int | None = None) -> Timeline:
+    """Return the timeline of a launch in a run folder, up to now.
 
-    def __init__(self, folder: Path):
-        self._run_dir = folder / RUN_DIR
-        self._records = timeline.LaunchReader(self._run_dir)
-
-    def timeline(self) -> Timeline:
-        """Return the timeline of the last launch, up to now."""
-        return read(self._run_dir, self._records)
-
-
-def read(run_dir: Path, records: timeline.LaunchReader | None = None, launch: int | None = None) -> Timeline:
-    """Return the timeline of a launch in a run folder; `launch` is its number, from 0, None for the last.
+    Args:
+        records: Those of earlier calls for the same folder, which are not read again.
+        launch: Its number, from 0; None for the last.
 
     Raises:
         ProblemsFound: No such launch exists (E706). The events of a job that has ended are cut (E711): times and
             goodput would be wrong. Where the operator itself failed, they have no end either.
     """
-    records = records or timeline.LaunchReader(run_dir)
+    records = records or LaunchReader(run_dir)
     if (earlier := _earlier(records, launch)) is not None:
         return timeline.read(run_dir, records, earlier)
     found = timeline.read(run_dir, records)
@@ -55,7 +47,7 @@ def read(run_dir: Path, records: timeline.LaunchReader | None = None, launch: in
     return found
 
 
-def _earlier(records: timeline.LaunchReader, launch: int | None) -> int | None:
+def _earlier(records: LaunchReader, launch: int | None) -> int | None:
     """Return the number of a launch before the last; None for the last."""
     if launch is None:
         return None
@@ -71,7 +63,7 @@ def write(bundle: str, launch: int | None = None) -> tuple[Timeline, tuple[Path,
             events are damaged (E711), or the disk refuses.
     """
     run_dir = store.locate(bundle) / RUN_DIR
-    records = timeline.LaunchReader(run_dir)
+    records = LaunchReader(run_dir)
     read(run_dir, records, launch)
     if not (run_dir / EVENTS_FILE).exists():
         raise fail("E705", bundle, "its job was never launched on this machine")

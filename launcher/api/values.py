@@ -44,10 +44,7 @@ def words(overrides: Overrides) -> list[str]:
     if isinstance(overrides, str | bytes) or not isinstance(overrides, Iterable):
         path = overrides if isinstance(overrides, str) else object_text(overrides)
         raise fail("E001", path, "must be in a list of overrides, or in a mapping")
-    try:
-        found = list(overrides)
-    except Exception as error:  # of another program's iterator
-        raise fail("E001", object_text(overrides), f"cannot be read: {type(error).__name__}: {error}") from error
+    found: list[str] = _items(overrides)
     raise_any(
         Problem("E001", object_text(each), "must be a text: key=value") for each in found if not isinstance(each, str)
     )
@@ -71,9 +68,9 @@ def _of_mapping(overrides: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _items(overrides: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+def _items(overrides: Overrides) -> list[Any]:
     try:
-        return list(overrides.items())
+        return list(overrides.items() if isinstance(overrides, Mapping) else overrides)
     except Exception as error:  # of another program's class
         raise fail("E001", object_text(overrides), f"cannot be read: {type(error).__name__}: {error}") from error
 

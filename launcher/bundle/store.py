@@ -149,8 +149,7 @@ def locate_job(name: str, base: Path = Path()) -> Path:
 def _found(name: str, file: str, base: Path = Path()) -> Path | None:
     path = base / name
     results = path.parent if path.name != name else base / RESULTS
-    named = (folder for folder, known in given_names(results) if known == path.name)
-    folders = itertools.chain((path, base / RESULTS / name), named)
+    folders = itertools.chain((path, base / RESULTS / name), named(results, path.name))
     return next((folder for folder in folders if os.path.isfile(folder / file)), None)
 
 
@@ -159,6 +158,11 @@ def given_names(results: Path) -> Iterator[tuple[Path, str]]:
     for entry in _entries(results):
         if known := given_name(entry):
             yield Path(entry), known
+
+
+def named(results: Path, name: str) -> Iterator[Path]:
+    """Yield the folders of the jobs of a results folder to which their user gave this name."""
+    return (folder for folder, known in given_names(results) if known == name)
 
 
 def given_name(folder: os.PathLike[str]) -> str | None:
@@ -232,7 +236,7 @@ def is_adopted(folder: Path) -> bool:
 
 
 def outline(folder: Path) -> Mapping[str, Any] | None:
-    """Return the outline of an adopted job, from its cluster; None if the folder has none. `jobs.registry` writes it.
+    """Return the outline of an adopted job that `registry.adopt` wrote; None if the folder has none.
 
     Raises:
         ProblemsFound: The file is damaged.

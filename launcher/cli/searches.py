@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.api.session import Session
+from launcher.api.sweeps.record import RUNNING, SUCCEEDED
 from launcher.api.sweeps.sweep import Sweep, of_command_line
 from launcher.cli.launch import JOB_FAILED
 from launcher.cli.output import refused, say_picture
@@ -13,8 +14,6 @@ from launcher.common import console, process, redaction
 from launcher.common.interrupts import exit_code, signals_as_interrupts
 from launcher.common.problems import ProblemsFound
 from launcher.common.texts import counted, in_line
-
-_SUCCEEDED, _RUNNING = "succeeded", "running"
 
 
 def run(words: Sequence[str]) -> int:
@@ -49,7 +48,7 @@ def follow(sweep: Sweep) -> int:
         for row in sweep.changes():
             console.say(_line(row, description.objective))
     except KeyboardInterrupt as interrupt:
-        running = sum(row["state"] == _RUNNING for row in sweep.trials)
+        running = sum(row["state"] == RUNNING for row in sweep.trials)
         console.say(f"stopped; {counted(running, 'job')} {'keeps' if running == 1 else 'keep'} running", stderr=True)
         for flag, what in (("--resume", "resumes"), ("--cancel", "cancels its jobs")):
             console.say(f"recipes sweep {flag} {_place(sweep)}  {what}", "dim", stderr=True)
@@ -66,7 +65,7 @@ def follow(sweep: Sweep) -> int:
 
 def code(sweep: Sweep) -> int:
     """Return the exit code of a sweep that has ended."""
-    succeeded = [row["state"] == _SUCCEEDED for row in sweep.trials]
+    succeeded = [row["state"] == SUCCEEDED for row in sweep.trials]
     is_good = any(succeeded) if sweep.description.objective else all(succeeded)
     return 0 if is_good else JOB_FAILED
 

@@ -100,7 +100,7 @@ def show_bundle(bundle: Bundle, name: str | None, *, is_only_written: bool) -> N
     say(f"bundle {shown_path(bundle.directory)}{label}  {size}{next_step}")
 
 
-def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool = True, can_resume: bool = False) -> None:
+def show_end(bundle: Bundle, status: JobStatus, *, is_here: bool, can_resume: bool) -> None:
     """Print how a job ended, and the location of its logs and its metrics.
 
     `is_here`: whether its logs are on this machine.

@@ -52,7 +52,7 @@ def _awaited(wait: Wait, bundle: Bundle, backend: Backend) -> Iterator[EarlierJo
 
 def _folder(name: str, results: Path) -> Path | None:
     """Return the folder of a job as a user names it, also of one in the results folder of the waiting job."""
-    beside = next((folder for folder, known in bundles.given_names(results) if known == name), results / name)
+    beside = next(bundles.named(results, name), results / name)
     for path in (name, str(beside)):
         with contextlib.suppress(ProblemsFound):
             return bundles.locate_job(path)

@@ -66,7 +66,7 @@ def given(folder: Path, name: str | None) -> Iterator[None]:
 def _taken(name: str, results: Path, besides: Path | None = None) -> tuple[Problem, ...]:
     """Return a Problem if a job of a results folder already has the name, as its own or its folder's."""
     own = besides and besides.resolve()
-    folders = [results / name, *(folder for folder, known in bundles.given_names(results) if known == name)]
+    folders = [results / name, *bundles.named(results, name)]
     taken = next((folder for folder in folders if folder.exists() and folder.resolve() != own), None)
     remedy = "another name, or recipes jobs remove the old job"
     return (Problem("E717", "--name", f"is already the name of {taken}", name, remedy=remedy),) if taken else ()

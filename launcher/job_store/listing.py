@@ -3,7 +3,7 @@
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,9 +13,9 @@ from launcher.bundle.manifest import MANIFEST
 from launcher.common.names import JOB_FILE
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.suggestions import did_you_mean
+from launcher.config.collection import clusters
 from launcher.job_store.registry import JobRecord, read, status
 from launcher.model import backend_registry
-from launcher.model.backend import Backend
 from launcher.model.job_spec import JobState, JobStatus
 
 RENDERED, UNKNOWN = "rendered", "unknown"
@@ -119,11 +119,10 @@ class Filter:
             if state not in STATES:
                 remedy = did_you_mean(state, STATES)
                 found.append(Problem("E818", "--state", "is not a state of a job", state, ", ".join(STATES), remedy))
-        if self.backend is not None:  # loading every description takes a while
-            known = sorted({each.choice for each in backend_registry.descriptions()})
-            if self.backend not in {*known, *backend_registry.names()}:
-                remedy = did_you_mean(self.backend, known)
-                found.append(Problem("E818", "--backend", "is not a backend", self.backend, ", ".join(known), remedy))
+        known = clusters()
+        if self.backend is not None and self.backend not in {*known, *backend_registry.names()}:
+            remedy = did_you_mean(self.backend, known)
+            found.append(Problem("E818", "--backend", "is not a backend", self.backend, ", ".join(known), remedy))
         for option, text in (("--older-than", self.older_than), ("--newer-than", self.newer_than)):
             if text is not None and not _AGE.fullmatch(text):
                 allowed = "a number of minutes, hours, days or weeks: 30m, 12h, 7d, 2w"
@@ -182,9 +181,7 @@ def listed(folder: Path, resolved: Path | None = None) -> ListedJob:
         return ListedJob(folder, problem=Problem("E711", str(folder / JOB_FILE), f"cannot be read: {error.strerror}"))
 
 
-def filtered(
-    every: Iterable[ListedJob], wanted: Filter, load_backend: Callable[[str], Backend]
-) -> tuple[list[ListedJob], int]:
+def filtered(every: Iterable[ListedJob], wanted: Filter) -> tuple[list[ListedJob], int]:
     """Return the jobs that a filter selects, with their statuses, and how many dry runs it leaves out.
 
     A cluster is asked only for jobs that meet the other conditions.
@@ -192,11 +189,11 @@ def filtered(
     now = current_time()
     meant = [each for each in every if wanted.selects(each, now)]
     shown = [each for each in meant if not wanted.hides(each)]
-    found = with_statuses(shown, load_backend)
+    found = with_statuses(shown)
     return [each for each in found if not wanted.states or each.state in wanted.states], len(meant) - len(shown)
 
 
-def with_statuses(every: Iterable[ListedJob], load_backend: Callable[[str], Backend]) -> Iterator[ListedJob]:
+def with_statuses(every: Iterable[ListedJob]) -> Iterator[ListedJob]:
     """Yield bundles with the status of their jobs as they are now.
 
     A cluster that does not answer is not asked about its other jobs, which could take a minute each. A Problem of one
@@ -208,7 +205,7 @@ def with_statuses(every: Iterable[ListedJob], load_backend: Callable[[str], Back
         if job is None or job.ended:
             yield replace(each, status=job.ended if job else None)
             continue
-        backend = load_backend(job.handle.backend)
+        backend = backend_registry.load_backend(job.handle.backend)
         place = job.handle.place
         if place in refused:
             yield replace(each, problem=refused[place])

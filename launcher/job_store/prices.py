@@ -87,14 +87,14 @@ def shipped(use: str | None) -> Prices:
     """Return the dated prices in USD that are closest to those of a use, as in `instances.csv`; None is EC2's."""
     order = _PREFERRED.get(use or "", _OTHERS)
     text = Path(__file__).with_name("prices.csv").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if not line.startswith("#")][1:]
-    found: dict[str, tuple[int, float, Basis]] = {}
-    for name, kind, price, region, date, _ in (line.split(",") for line in lines):
-        rank = order.index(kind) if kind in order else len(order)
-        if rank < min(found.get(canonical(name), (len(order),))[0], len(order)):
-            found[canonical(name)] = (rank, float(price), Basis(_KINDS[kind], region, date, _REMARKS.get(kind, "")))
-    per_hour = {name: price for name, (_, price, _) in found.items()}
-    return Prices(per_hour, "USD", {name: basis for name, (_, _, basis) in found.items()})
+    rows = [line.split(",") for line in text.splitlines() if not line.startswith("#")][1:]
+    found: dict[str, list[str]] = {}
+    for kind in reversed(order):  # the closest one last, which replaces the others
+        found |= {canonical(row[0]): row for row in rows if row[1] == kind}
+    per_hour, basis = dict[str, float](), dict[str, Basis]()
+    for name, (_, kind, price, region, date, _) in found.items():
+        per_hour[name], basis[name] = float(price), Basis(_KINDS[kind], region, date, _REMARKS.get(kind, ""))
+    return Prices(per_hour, "USD", basis)
 
 
 def read(path: Path) -> Prices:

@@ -11,11 +11,10 @@ from pathlib import Path
 from launcher.bundle import store as bundles
 from launcher.bundle.manifest import MANIFEST
 from launcher.common.job_lock import is_alive
-from launcher.common.names import ADOPTED_FILE, RUN_DIR
+from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail, gathering, raise_any
 from launcher.job_store.listing import Filter, ListedJob, filtered, listed, listing, with_statuses
 from launcher.job_store.registry import locked
-from launcher.model import backend_registry
 
 _REMOVED = ".removed-by-recipes"
 """Suffix of a folder that is being removed; its name begins with a dot, so that no command lists it as a job."""
@@ -41,11 +40,12 @@ def named(results: Path, names: Sequence[str]) -> list[Removable]:
     for name in names:
         with gathering(problems):
             folders.append(_located(results, name))
-    for each in with_statuses(map(listed, dict.fromkeys(folders)), backend_registry.load_backend):
+    found = list(with_statuses(map(listed, dict.fromkeys(folders))))
+    for each in found:
         if reason := _reason_to_keep(each):
             problems.append(Problem("E718", each.name, reason, remedy=f"recipes cancel {each.folder}"))
     raise_any(problems)
-    return [Removable(listed(folder), _num_bytes(folder)) for folder in dict.fromkeys(folders)]
+    return [Removable(each, _num_bytes(each.folder)) for each in found]
 
 
 def selected(results: Path, wanted: Filter) -> tuple[list[Removable], list[tuple[ListedJob, str]]]:
@@ -57,7 +57,7 @@ def selected(results: Path, wanted: Filter) -> tuple[list[Removable], list[tuple
     _refuse_link(results)
     removable: list[Removable] = []
     kept: list[tuple[ListedJob, str]] = []
-    for each in filtered(listing(results), wanted, backend_registry.load_backend)[0]:
+    for each in filtered(listing(results), wanted)[0]:
         if reason := _reason_to_keep(each) or _reason_of_place(results, each.folder):
             kept.append((each, reason))
         else:
@@ -75,7 +75,7 @@ def remove(each: Removable) -> bool:
     try:
         manifest = folder / MANIFEST  # its lock is that of a launch
         with locked(manifest if manifest.exists() else folder, waits=False) as is_held:
-            (now,) = with_statuses([listed(folder)], backend_registry.load_backend)
+            (now,) = with_statuses([listed(folder)])
             if not is_held or _reason_to_keep(now) or _reason_of_place(folder.parent, folder):
                 return False
             doomed = folder.with_name(f".{folder.name}{_REMOVED}")
@@ -106,9 +106,8 @@ def _located(results: Path, name: str) -> Path:
     Raises:
         ProblemsFound: No such job exists, or it is not in the folder.
     """
-    own = (folder for folder, known in bundles.given_names(results) if known == name)
-    for folder in (results / name, Path(name), *own):
-        if any((folder / file).is_file() for file in (MANIFEST, ADOPTED_FILE)):
+    for folder in (results / name, Path(name), *bundles.named(results, name)):
+        if bundles.is_job(folder):
             if reason := _reason_of_place(results, folder):
                 raise fail("E718", name, reason)
             return results / folder.name

@@ -82,7 +82,7 @@ def _of_program(bundle: Bundle, plan: Mapping[str, Any], run_dir: Path | None) -
     if tier:
         yield "checkpoints", f"{tier.rstrip('/')}/{get(config, 'checkpointing.namespace')}"
     if plan["trainer"] == OPEN:
-        yield from _of_open_trainer(bundle, plan, run_dir, has_tier=bool(tier))
+        yield from _of_open_trainer(bundle, plan, config, run_dir, has_tier=bool(tier))
     elif not tier and folder:
         yield "checkpoints", folder
     elif not tier and keys.training_dir and plan["trainer"] is None and run_dir:  # no image has a default of its own
@@ -91,21 +91,20 @@ def _of_program(bundle: Bundle, plan: Mapping[str, Any], run_dir: Path | None) -
 
 
 def _of_open_trainer(
-    bundle: Bundle, plan: Mapping[str, Any], run_dir: Path | None, *, has_tier: bool
+    bundle: Bundle, plan: Mapping[str, Any], config: Mapping[str, Any], run_dir: Path | None, *, has_tier: bool
 ) -> Iterator[tuple[ResultKind, str]]:
     """Yield what `launcher.runtime.finetune` writes. Source: its `inputs` and `export`."""
     given = family_registry.open_recipe_of(plan["model_type"])
-    config = _config(bundle)
     training = (given.trained(config) if given else config)["training_config"]
     args, model = training["training_args"], training["model_config"]
     folder = _in_full(bundle, args["training_dir"])
-    if not has_tier and (folder or run_dir):
+    if not (folder or run_dir):
+        return
+    if not has_tier:
         yield "checkpoints", folder or str(run_dir and run_dir / CHECKPOINT_DIR)
     name = model["model_save_name"] or config["run"]["name"]
     if plan["rehearsal"]:
         name = f"rehearsal-{name.replace('/', '-')}"
-    if not (folder or run_dir):
-        return
     place = f"{folder or (run_dir and run_dir / 'model')}/{name}"
     is_full = args["strategy"]["fsdp_config"]["state_dict_type"] == "FULL_STATE_DICT"
     if model["peft_config"] or model["lora_checkpoint_file_path"]:

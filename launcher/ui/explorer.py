@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from launcher.api import bundles, listing, values
+from launcher.api import listing, offers, values
 from launcher.api.knobs import Knob, knobs, literal, only
 from launcher.api.plan import Plan
 from launcher.api.plan import compile as compiled
@@ -55,7 +55,7 @@ class Asked:
         if name not in known(ui):
             raise HTTPException(404, "The collection has no such recipe.")
         cluster = query.get("cluster", "").strip()[:_LONGEST]
-        found = knobs(name, cluster if cluster in bundles.choices() else None, ui.session)
+        found = knobs(name, cluster if cluster in offers.clusters() else None, ui.session)
         given = {each.name: query.get(each.name, "").strip()[:_LONGEST] for each in found}
         moved = {each.name: given[each.name] for each in found if each.is_moved(given[each.name])}
         lines = [line.strip() for line in query.get("further", "")[:_LONGEST].splitlines()]
@@ -95,7 +95,7 @@ def recipe(request: Request) -> Response:
         "recipe.html",
         entry=known(ui)[asked.recipe],
         asked=asked,
-        clusters=bundles.choices(),
+        clusters=offers.clusters(),
         further=request.query_params.get("further", "")[:_LONGEST],
         given=dict(request.query_params),
         **_result(ui, asked),

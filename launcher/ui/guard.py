@@ -9,7 +9,7 @@
 import hmac
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qs, urlencode
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
@@ -68,8 +68,7 @@ class Guard:
         async def sent(message: "Message") -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers[name] = value
+                headers.update(_HEADERS)
                 headers.setdefault("cache-control", "no-store")
             await send(message)
 
@@ -126,13 +125,7 @@ async def fields(request: Request) -> dict[str, list[str]]:
         body += part
         if len(body) > _MOST_BYTES:
             raise fail("E744", "form", "is too long", allowed=f"at most {_MOST_BYTES:,} bytes")
-    found: dict[str, list[str]] = {}
     try:
-        pairs = parse_qsl(
-            body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=2000
-        )
-    except (ValueError, UnicodeDecodeError) as error:
+        return parse_qs(body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=2000)
+    except ValueError as error:
         raise fail("E744", "form", f"cannot be read: {error}") from error
-    for name, value in pairs:
-        found.setdefault(name, []).append(value)
-    return found

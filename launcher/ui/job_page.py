@@ -15,9 +15,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from launcher.api import bundles, job_index, rates, reproducing
+from launcher.api import bundles, job_index, rates, reproducing, timelines
 from launcher.api.job_index import IndexedJob, JobStatus
-from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, Course, Timeline
+from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, LaunchReader, Timeline
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.ui import addresses, charts, job_table
 from launcher.ui.later import Answer
@@ -46,7 +46,7 @@ class JobView:
     def __init__(self, ui: Ui, row: IndexedJob):
         self._ui, self._name = ui, row.name
         self._series = Series(row.folder / RUN_DIR / METRICS_FILE)
-        self._records = Course(row.folder)
+        self._records = LaunchReader(row.folder / RUN_DIR)
         self._course: Timeline | None = None
         self._course_of: Hashable = None
         self._steps_of: Hashable = None
@@ -90,16 +90,16 @@ class JobView:
             status = job_table.status_of(self._ui, row)
             answers = self._answers(row, status)
             course, faults = None, list[Problem]()
-            with self._tolerant(faults, "run/metrics.jsonl"):
+            with self._tolerant(faults, METRICS_FILE):
                 self._series.read_until(time.monotonic() + _READ_S)
             pictures: dict[str, Any] = {"course_picture": "", "restarts_picture": "", "cost": [], "curves": []}
-            with self._tolerant(faults, "run/events.jsonl"):
+            with self._tolerant(faults, EVENTS_FILE):
                 course = self._timeline(row)
                 if course:
                     pictures["course_picture"] = _picture(course)
                     pictures["restarts_picture"] = charts.restarts("Parts of each change of size", course.transitions)
             known = status if isinstance(status, JobStatus) else None
-            with self._tolerant(faults, "run/metrics.jsonl"):
+            with self._tolerant(faults, METRICS_FILE):
                 pictures["curves"] = [(title, self._curve(name, title)) for name, title in self._shown()]
                 pictures["cost"] = _cost(row, known, course)
             events, failure, results = map(answers.get, ("events", "failure", "results"))
@@ -119,14 +119,14 @@ class JobView:
 
     @contextlib.contextmanager
     def _tolerant(self, faults: list[Problem], file: str) -> Iterator[None]:
-        """Note what keeps the block from reading a file, whatever is damaged in it: the other parts are shown."""
+        """Note why the block cannot read a file of the run folder, however it is damaged; other parts are shown."""
         try:
             yield
         except ProblemsFound as error:
             faults += error.problems
         except Exception as error:
             said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            faults.append(Problem("E711", f"{self._name}/{file}", f"cannot be read: {said}"))
+            faults.append(Problem("E711", f"{self._name}/{RUN_DIR}/{file}", f"cannot be read: {said}"))
 
     def _answers(self, row: IndexedJob, status: JobStatus | Problem | None) -> dict[str, Answer[Any]]:
         if row.record is None:
@@ -164,7 +164,7 @@ class JobView:
         began = time.monotonic()
         is_due = began - self._built >= max(_BUILT_S, _BUSY * self._cost_s)
         if self._course is None or seen != self._course_of or (is_due and steps != self._steps_of):
-            self._course = self._records.timeline()
+            self._course = timelines.read(run_dir, self._records)
             self._course_of, self._steps_of = seen, steps
             self._built = time.monotonic()
             self._cost_s = self._built - began
@@ -263,8 +263,8 @@ def _cost(row: IndexedJob, status: JobStatus | None, course: Timeline | None) ->
         return []
     found = []
     if status and not status.state.is_final:
-        found.append(("cost per hour", f"{paid.per_hour * status.nodes:,.2f} {paid.currency}"))
+        found.append(("cost per hour", paid.text(status.nodes)))
     if course:
         hours = sum(each.nodes * (each.ended_s - each.started_s) for each in course.attempts) / 3600
-        found.append(("cost so far", f"{paid.per_hour * hours:,.2f} {paid.currency}"))
+        found.append(("cost so far", paid.text(hours)))
     return found

@@ -29,7 +29,6 @@ _FIRST_S = 0.4
 ENDED_S = 3600.0
 """How long what is known of a job that has ended is not asked for again."""
 _AGES = {"1h": timedelta(hours=1), "1d": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
-_UNLAUNCHED = "rendered"
 
 Statuses = dict[str, JobStatus | Problem]
 """The status of each job by the name of its folder, or why it is unknown."""
@@ -117,7 +116,7 @@ class JobsView:
         now = datetime.now(UTC)
         meant = [row for row in every if filters.selects(row, now)]
         counts = Counter(_state(row, seen) for row in meant)
-        hidden = counts.pop(_UNLAUNCHED, 0) if filters.state != _UNLAUNCHED else 0
+        hidden = counts.pop(job_index.RENDERED, 0) if filters.state != job_index.RENDERED else 0
         if filters.state:
             meant = [row for row in meant if _state(row, seen) == filters.state]
         else:
@@ -213,5 +212,5 @@ def _row(row: IndexedJob, seen: Statuses) -> Row:
         known.target_nodes,
         known.restarts,
         job_index.recorded_goodput(row.folder) if known.state.is_final else None,
-        f"{paid.per_hour * known.nodes:,.2f} {paid.currency}" if paid and known.nodes else None,
+        paid.text(known.nodes) if paid and known.nodes else None,
     )

@@ -161,6 +161,10 @@ class _Shown:
     def _page(self) -> str:
         return addresses.of_job(self.row.name)
 
+    @property
+    def _nothing(self) -> str:
+        return "Nothing was written." if self.is_over else "Nothing was written yet."
+
     def _address(self, **changes: str | int | None) -> str:
         return f"{self._page}/logs?{self.asked.query(**changes)}"
 
@@ -200,7 +204,7 @@ class _Shown:
         return replace(
             self._of_file(source),
             blocks=self._blocks(self._items(source, (*around, *window.lines))),
-            note="" if window.size else "Nothing was written yet." if not self.is_over else "Nothing was written.",
+            note="" if window.size else self._nothing,
             links=tuple(links),
             follow=self._follow(source, window.next) if window.is_end else "",
             is_end=window.is_end and asked.at is None,
@@ -299,7 +303,7 @@ class _Shown:
         if len(files) > len(shown):
             notes.append(f"The files of {len(files) - len(shown)} further ranks are not shown: choose one.")
         if not files:
-            notes.append("Nothing was written yet." if not self.is_over else "Nothing was written.")
+            notes.append(self._nothing)
         is_newest = attempt == self.every[-1].attempt
         return View(
             blocks=tuple(blocks),

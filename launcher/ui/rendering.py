@@ -16,10 +16,10 @@ from launcher.common.paths import TEMPLATES
 from launcher.common.redaction import masked
 from launcher.common.templating import bytecode_cache
 from launcher.common.texts import plain
+from launcher.ui.chart_parts import span
 from launcher.ui.state import ui_of
 
 _PLACE = TEMPLATES / "ui"
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 def page(request: Request, template: str, /, code: int = 200, **values: Any) -> Response:
@@ -84,12 +84,7 @@ def duration(seconds: float | None) -> str:
         return "–"
     if seconds < 10:
         return f"{max(0.0, seconds):.1f} s"
-    whole = round(seconds)
-    for unit, name, below, lower in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "min"), (_MINUTE, "min", 1, "s")):
-        if whole >= unit:
-            rest = whole % unit // below
-            return f"{whole // unit} {name}" + (f" {rest} {lower}" if rest else "")
-    return f"{whole} s"
+    return span(round(seconds))
 
 
 def moment(when: float | str | datetime | None, *, has_seconds: bool = False) -> Markup:

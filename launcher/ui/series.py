@@ -5,21 +5,17 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from pydantic_core import from_json
-
+from launcher.api import metrics
+from launcher.api.metrics import OF_A_STEP
 from launcher.ui.charts import Line
 
 MOST_BUCKETS = 600
 """Buckets of a metric, over all attempts: as many as a chart has columns."""
 MOST_NAMES = 32
 MOST_ATTEMPTS = 64
-_OF_A_STEP = ("loss", "samples_per_s", "learning_rate")
-_FURTHER = "further"
-"""Key of a line's metrics beyond those of every step."""
 _MOST_BYTES = 8 << 20
 """Bytes that one call reads: about 35 000 steps, which take less than half a second."""
 _LONGEST_LINE = 256 << 10
@@ -176,7 +172,7 @@ class Series:
         """Return the names of the metrics: those of every step, then further ones in the order of the file."""
         with self._lock:
             every = list(self._curves)
-        return [name for name in _OF_A_STEP if name in every] + [name for name in every if name not in _OF_A_STEP]
+        return [name for name in OF_A_STEP if name in every] + [name for name in every if name not in OF_A_STEP]
 
     def lines(self, name: str, per_attempt: bool) -> list[Line]:
         """Return a metric's curve over steps, or one for each attempt; none for a metric that the file lacks."""
@@ -227,18 +223,16 @@ class Series:
         return True
 
     def _take(self, line: bytes) -> None:
-        try:
-            row = from_json(line)
-        except ValueError:
+        if (parsed := metrics.parsed(line)) is None:
             return
-        if not isinstance(row, dict):
-            return
+        row, further = parsed
         step = row.get("step")
         if type(step) is not int or not 0 <= step < _MOST_STEPS:  # a bool is an int too
             return
         attempt = self._attempt_of(row.get("attempt"))
-        for name, value in _metrics(row):
-            if (number := _number(value)) is None:
+        own = {name: row[name] for name in OF_A_STEP if name in row}
+        for name, value in (own | further).items():
+            if len(name) > _LONGEST_NAME or (number := _number(value)) is None:
                 continue
             if (curve := self._curves.get(name)) is None:
                 if len(self._curves) >= MOST_NAMES:
@@ -269,17 +263,6 @@ class Series:
         self._attempts[newer] = f"up to {self._attempts[newer]}"
         for curve in self._curves.values():
             curve.fold(older, newer)
-
-
-def _metrics(row: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    for name in _OF_A_STEP:
-        if name in row:
-            yield name, row[name]
-    further = row.get(_FURTHER)
-    if isinstance(further, dict):
-        yield from (
-            (name, value) for name, value in further.items() if name not in row and len(name) <= _LONGEST_NAME
-        )
 
 
 def _number(value: object) -> float | None:

@@ -136,9 +136,9 @@ def kept_token() -> str:
             finally:
                 partial.unlink()
         token, mode = file.read_text(encoding="ascii").strip(), file.stat().st_mode
-    except (OSError, UnicodeDecodeError) as error:
-        if isinstance(error, OSError):
-            raise os_errors.refused("E742", str(file), error, file) from error
+    except OSError as error:
+        raise os_errors.refused("E742", str(file), error, file) from error
+    except UnicodeDecodeError as error:
         raise fail("E742", str(file), "is damaged", remedy="delete it") from error
     if mode & 0o077:
         raise fail("E742", str(file), "can be read by others", remedy=f"chmod 600 {file}")

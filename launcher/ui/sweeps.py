@@ -7,7 +7,6 @@ import statistics
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -153,7 +152,7 @@ class SweepView:
         indexed = {row.name: row for row in self._ui.index.rows()}
         rows = []
         for trial in trials:
-            job = Path(trial.job).name if trial.job else None
+            job = trial.folder.name if trial.job else None
             values = sweep_values.values_of(description, trial)
             rows.append(Row(trial, values, job, indexed.get(job) if job else None, trial is best))
         return rows

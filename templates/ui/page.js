@@ -28,6 +28,7 @@ let source = null;
 let address = document.body.dataset.live;
 const connection = document.getElementById("connection");
 const LOST = "connection lost, trying again", GONE = "no longer there: it may have been removed";
+const SIGNED_OUT = "signed out: open the address that recipes ui prints";
 function tell(words) { connection.textContent = words; connection.hidden = !words; }
 function connect() {
   if (source) source.close();
@@ -39,7 +40,7 @@ function connect() {
     if (!source || source.readyState !== EventSource.CLOSED) return tell(LOST);
     const asked = new AbortController();  // the reason of a refusal, which a source does not tell
     const reply = await fetch(address, { signal: asked.signal }).catch(() => null);
-    tell({ 401: "signed out: open the address that recipes ui prints", 404: GONE }[reply && reply.status] || LOST);
+    tell({ 401: SIGNED_OUT, 404: GONE }[reply && reply.status] || LOST);
     asked.abort();
     setTimeout(connect, 2000);
   };
@@ -72,12 +73,12 @@ for (const form of document.querySelectorAll("form[data-part]")) {
     try {
       const reply = await fetch(`${form.dataset.part}?${query}`, { signal: asked.signal });
       if (reply.ok) replace(form.dataset.into, await reply.text());
-      else tell(reply.status === 401 ? "signed out: open the address that recipes ui prints" : "the server could not answer");
+      else tell(reply.status === 401 ? SIGNED_OUT : "the server could not answer");
       target.removeAttribute("aria-busy");
     } catch (error) {
       if (error.name === "AbortError") return;
       target.removeAttribute("aria-busy");
-      tell("connection lost, trying again");
+      tell(LOST);
     }
   };
   form.addEventListener("input", () => { hold(true); clearTimeout(timer); timer = setTimeout(answer, 150); });

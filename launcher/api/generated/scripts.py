@@ -10,7 +10,7 @@ from pathlib import Path
 
 from launcher.api.files import changed, write_file
 from launcher.common.templating import render_template
-from launcher.config.catalogue import Entry, entries, recipe_tree
+from launcher.config.catalogue import entries, recipe_tree
 from launcher.model import family_registry
 
 FOLDER = "launcher_scripts"
@@ -27,15 +27,11 @@ def scripts() -> dict[Path, str]:
     texts = {Path("launch.sh"): render_template("scripts/launch.sh.j2", kinds=kinds)}
     for entry in entries():
         title = " ".join(entry.display_name.split()) or entry.name
+        kind = family_registry.recipe_model(entry.model_type).script_kind(recipe_tree(entry))
         texts[Path(entry.family, f"run_{entry.path.stem}.sh")] = render_template(
-            "scripts/script.sh.j2", title=title, recipe=entry.name, kind=_kind(entry)
+            "scripts/script.sh.j2", title=title, recipe=entry.name, kind=kind
         )
     return texts
-
-
-def _kind(entry: Entry) -> str:
-    """Return what `launch.sh` calls the variables of a recipe."""
-    return family_registry.recipe_model(entry.model_type).script_kind(recipe_tree(entry))
 
 
 def stale(folder: Path) -> list[Path]:

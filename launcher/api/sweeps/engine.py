@@ -9,7 +9,6 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
 
 from launcher import pipeline
 from launcher.api import job as jobs
@@ -93,8 +92,8 @@ class Engine:
     def cancel(self) -> None:
         """Cancel every job that has not ended."""
         for trial in (*self._in(RUNNING), *self._in(WAITING)):
-            if trial.job and registry.read(Path(trial.job)):
-                Job(Path(trial.job)).cancel()
+            if trial.job and registry.read(trial.folder):
+                Job(trial.folder).cancel()
             done = dataclasses.replace(trial, state=CANCELLED, reason="the sweep was cancelled")
             self._note(done)
             self._chooser.tell(done)
@@ -135,12 +134,11 @@ class Engine:
         trial = self._written(trial)
         if trial.is_finished:
             return trial
-        folder = Path(trial.job or "")
-        if not registry.read(folder):
+        if not registry.read(trial.folder):
             try:
-                jobs.launched(folder)
+                jobs.launched(trial.folder)
             except ProblemsFound:
-                if not registry.read(folder):  # by a process that was still at it
+                if not registry.read(trial.folder):  # by a process that was still at it
                     raise
         return self._started(trial)
 
@@ -148,19 +146,20 @@ class Engine:
         """Launch the jobs of trials as Slurm's arrays."""
         written = [self._written(trial) for trial in new]
         ready = [trial for trial in written if not trial.is_finished]
-        bundles = [pipeline.complete(store.read(Path(trial.job or ""))[0]) for trial in ready]
+        bundles = [pipeline.complete(store.read(trial.folder)[0]) for trial in ready]
         if bundles:
             launching.submit(bundles, self._backend, is_again=False)
         return [*(each for each in written if each.is_finished), *map(self._started, ready)]
 
     def _written(self, trial: Trial) -> Trial:
         """Compile a trial and write its bundle, whose folder is on record first."""
-        if trial.job and Path(trial.job).is_dir():
+        if trial.job and trial.folder.is_dir():
             return trial
         try:
             plan = self.plan.trial(trial.overrides)
         except ProblemsFound as error:
-            failed = dataclasses.replace(trial, state=FAILED, reason=_told(error.problems))
+            reason = "; ".join(f"{each.code} {each.path} {each.message}" for each in error.problems)
+            failed = dataclasses.replace(trial, state=FAILED, reason=reason)
             self._note(failed)
             self._chooser.tell(failed)
             return failed
@@ -177,8 +176,8 @@ class Engine:
 
     def _adopt(self, trial: Trial) -> None:
         """Make the MLflow run of a trial a child of the sweep's; its job may have been removed."""
-        if self.parent and registry.read(Path(trial.job or "")):
-            tracking.add_child(self.parent, store.read(Path(trial.job or ""))[0])
+        if self.parent and registry.read(trial.folder):
+            tracking.add_child(self.parent, store.read(trial.folder)[0])
 
     def _patiently_seen(self, trial: Trial) -> Trial:
         """Look at the job of a trial; leave it as it is while a cluster or store that has answered does not."""
@@ -193,7 +192,7 @@ class Engine:
 
     def _seen(self, trial: Trial) -> Trial:
         """Look at the job of a trial; cancel it if it is worth no further step."""
-        job = Job(Path(trial.job or ""))
+        job = Job(trial.folder)
         if registry.read(job.folder) is None:
             return dataclasses.replace(trial, state=FAILED, reason="the records of its job were removed")
         status = job.status  # before its metrics, which it has all written once it has ended
@@ -237,7 +236,3 @@ class Engine:
 def _finite(value: float | None) -> float | None:
     """Return a value that JSON has."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def _told(problems: tuple[Problem, ...]) -> str:
-    return "; ".join(f"{each.code} {each.path} {each.message}" for each in problems)

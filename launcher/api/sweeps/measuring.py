@@ -1,17 +1,16 @@
 """The objective of a trial, step by step: from the metrics file where it is on this machine, else from MLflow."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launcher.api import metrics
 from launcher.api.job import Job
 from launcher.bundle import store
 from launcher.common.lines import LineReader
 from launcher.common.names import METRICS_FILE, RUN_DIR
 from launcher.job_store import tracking
 
-_OF_A_LINE = ("loss", "learning_rate", "samples_per_s")
 _SIGNIFICANT = 100
 
 
@@ -61,11 +60,13 @@ class Meter:
 
     def _lines(self) -> Iterator[tuple[int, float]]:
         for text in self._file.new_lines(complete_only=True):
+            if (parsed := metrics.parsed(text)) is None:
+                continue
+            row, further = parsed
+            found = {name: row.get(name) for name in metrics.OF_A_STEP} | further
             try:
-                line = json.loads(text)
-                found = {name: line.get(name) for name in _OF_A_LINE} | dict(line.get("further") or {})
-                step = int(line["step"])
-            except (ValueError, TypeError, KeyError, AttributeError):
+                step = int(row["step"])
+            except (ValueError, TypeError, KeyError):
                 continue
             self.seen |= {name for name, value in found.items() if value is not None}
             if (value := _number(found, self.objective)) is not None:

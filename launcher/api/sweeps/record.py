@@ -125,6 +125,11 @@ class Trial:
         """Whether it has ended."""
         return self.state not in (WAITING, RUNNING)
 
+    @property
+    def folder(self) -> Path:
+        """The folder of its bundle, which is on record before its job is launched."""
+        return Path(self.job or "")
+
     @classmethod
     def of_json(cls, fields: dict[str, Any]) -> "Trial":
         """Return the trial that was written as JSON.

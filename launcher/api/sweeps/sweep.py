@@ -108,7 +108,7 @@ class Sweep:
         found = self.description.best(self._every())
         if found is None:
             return None
-        return Best(found.number, found.value or 0.0, found.overrides, Job(Path(found.job or "")))
+        return Best(found.number, found.value or 0.0, found.overrides, Job(found.folder))
 
     def changes(self, timeout: float | None = None) -> Iterator[Mapping[str, Any]]:
         """Run it, and yield the row of each trial when its job runs and when it has ended.
@@ -200,7 +200,7 @@ class Sweep:
 
 def _row(description: Description, trial: Trial) -> Mapping[str, Any]:
     own = {description.objective: trial.value} if description.objective else {}
-    values, job = values_of(description, trial), Path(trial.job).name if trial.job else None
+    values, job = values_of(description, trial), trial.folder.name if trial.job else None
     return {"trial": trial.number, "state": trial.state, **own, **values, "job": job, "reason": trial.reason}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from launcher.api.naming import CHOICE, FILES, Target, choose, known_jobs, recipe_names
+from launcher.api.naming import CHOICE, ENDINGS, Target, choose, known_jobs, recipe_names
 from launcher.common import console
 from launcher.common.problems import ProblemsFound
 
@@ -26,7 +26,7 @@ def split_args(args: Sequence[str] | None) -> tuple[list[str], list[str]]:
     """Split arguments into names, of recipes or existing files, and overrides."""
 
     def is_name(arg: str) -> bool:
-        is_file = arg.endswith(FILES) and os.path.isfile(arg)
+        is_file = arg.endswith(ENDINGS) and os.path.isfile(arg)
         return is_file or arg.startswith(CHOICE) or ("=" not in arg and not arg.startswith("~"))
 
     names = list(filter(is_name, args or ()))

@@ -23,10 +23,12 @@ _MOST_SHOWN = 4
 def counted_off(results: Iterable[Checked]) -> list[Checked]:
     """Return the results of every recipe of the catalogue; on a terminal, show the progress."""
     found: list[Checked] = []
+    recipes: set[str] = set()
     with console.counter("recipes checked", len(listing.every())) as count:
         for result in results:
             found.append(result)
-            count(len({each.recipe for each in found}))
+            recipes.add(result.recipe)
+            count(len(recipes))
     return found
 
 

@@ -28,9 +28,9 @@ def _complete_state(incomplete: str) -> list[str]:
 
 
 def _complete_backend(incomplete: str) -> list[str]:
-    from launcher.api.bundles import choices
+    from launcher.api.offers import clusters
 
-    return beginning(incomplete, choices())
+    return beginning(incomplete, clusters())
 
 
 States = Annotated[

@@ -120,7 +120,8 @@ def logs(
     if grep is None and launch is None and (failure := terminal.failure_of(found.folder)):
         if as_json:
             console.say(json.dumps({"kind": "failure", "rank": None, "text": str(failure)}))
-        terminal.show_failure(None if as_json else failure, stderr=True)
+        else:
+            terminal.show_failure(failure, stderr=True)
 
 
 def _as_json(line: "LogLine") -> str:
