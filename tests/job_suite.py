@@ -1,6 +1,7 @@
 """What every backend must do with a job, from its submission to its end. One suite; each backend brings a stage.
 
-A module of tests that imports these tests and `submitted` defines a module-scoped fixture `stage`, a Stage.
+A module of tests that imports * from here defines a module-scoped fixture `stage`, a Stage. One whose jobs can be
+resized imports the test of that, too.
 """
 
 import threading
@@ -18,6 +19,18 @@ from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.model.backend import Backend
 from launcher.model.job_spec import Bundle, JobHandle, JobState, LogSelection
+
+__all__ = [
+    "submitted",
+    "test_a_cancelled_job_has_ended_for_everybody",
+    "test_a_failed_job_says_why",
+    "test_a_job_that_is_there_is_not_submitted_again",
+    "test_a_submitted_job_is_found_again_from_its_record",
+    "test_an_ended_job_can_still_be_looked_at",
+    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
+    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
+    "test_waiting_ends_when_its_time_is_over",
+]
 
 NODES = 2
 START_TIMEOUT_S = 90.0

@@ -6,19 +6,8 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT, frozen_context
-from job_suite import (
-    NODES,
-    running,
-    submitted,
-    test_a_cancelled_job_has_ended_for_everybody,
-    test_a_failed_job_says_why,
-    test_a_job_that_is_there_is_not_submitted_again,
-    test_a_submitted_job_is_found_again_from_its_record,
-    test_an_ended_job_can_still_be_looked_at,
-    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
-    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
-    test_waiting_ends_when_its_time_is_over,
-)
+from job_suite import *  # noqa: F403  # with this module's stage
+from job_suite import NODES, running
 from log_texts import log_texts
 
 from launcher import pipeline
@@ -31,18 +20,6 @@ from launcher.model.job_spec import JobState
 
 pytestmark = [pytest.mark.whole_job, pytest.mark.filterwarnings("ignore:ssl=None is deprecated")]  # in Ray's client
 pytest_plugins = ("ray_fixtures",)
-
-__all__ = [  # the suite's, which run here with this module's stage
-    "submitted",
-    "test_a_cancelled_job_has_ended_for_everybody",
-    "test_a_failed_job_says_why",
-    "test_a_job_that_is_there_is_not_submitted_again",
-    "test_a_submitted_job_is_found_again_from_its_record",
-    "test_an_ended_job_can_still_be_looked_at",
-    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
-    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
-    "test_waiting_ends_when_its_time_is_over",
-]
 
 SCRIPT = ("recipes=training/custom/script", "cluster=ray", "training_cfg.entry_script=train.py")
 GRPO = "recipes=fine-tuning/llama/verl-grpo-rlvr-llama-3-dot-1-8b-instruct-lora"

@@ -10,18 +10,8 @@ import pytest
 import slurm_cluster
 import ssh_server
 from background import Collected, await_true
-from job_suite import (
-    running,
-    submitted,
-    test_a_cancelled_job_has_ended_for_everybody,
-    test_a_failed_job_says_why,
-    test_a_job_that_is_there_is_not_submitted_again,
-    test_a_submitted_job_is_found_again_from_its_record,
-    test_an_ended_job_can_still_be_looked_at,
-    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
-    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
-    test_waiting_ends_when_its_time_is_over,
-)
+from job_suite import *  # noqa: F403  # with this module's stage
+from job_suite import running
 from log_texts import log_texts
 from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, headline, refused, written
 
@@ -36,17 +26,6 @@ from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.model.job_spec import JobState, LogSelection
 
-__all__ = [  # the suite's, which run here with this module's stage
-    "submitted",
-    "test_a_cancelled_job_has_ended_for_everybody",
-    "test_a_failed_job_says_why",
-    "test_a_job_that_is_there_is_not_submitted_again",
-    "test_a_submitted_job_is_found_again_from_its_record",
-    "test_an_ended_job_can_still_be_looked_at",
-    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
-    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
-    "test_waiting_ends_when_its_time_is_over",
-]
 pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
 THERE = (f"cluster.ssh={ssh_server.NAME}", "cluster.ssh_folder='my jobs'", f"cluster.python={sys.executable}")
 PATH = "/usr/local/bin:/usr/bin:/bin"

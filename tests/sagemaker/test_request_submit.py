@@ -13,18 +13,8 @@ import pytest
 from aws_standin import Aws, AwsError
 from background import await_true
 from conftest import frozen_context
-from job_suite import (
-    NODES,
-    submitted,
-    test_a_cancelled_job_has_ended_for_everybody,
-    test_a_failed_job_says_why,
-    test_a_job_that_is_there_is_not_submitted_again,
-    test_a_submitted_job_is_found_again_from_its_record,
-    test_an_ended_job_can_still_be_looked_at,
-    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
-    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
-    test_waiting_ends_when_its_time_is_over,
-)
+from job_suite import *  # noqa: F403  # with this module's stage
+from job_suite import NODES
 from log_texts import log_texts, shown
 
 from launcher import pipeline
@@ -38,18 +28,6 @@ from launcher.common.process import USER_ERROR
 from launcher.model.job_spec import JobState, JobStatus, LogLine, LogSelection
 
 pytest.importorskip("boto3", reason="pip install '.[sagemaker]'")
-
-__all__ = [  # the suite's, which run here with this module's stage; all but scaling, which no training job does
-    "submitted",
-    "test_a_cancelled_job_has_ended_for_everybody",
-    "test_a_failed_job_says_why",
-    "test_a_job_that_is_there_is_not_submitted_again",
-    "test_a_submitted_job_is_found_again_from_its_record",
-    "test_an_ended_job_can_still_be_looked_at",
-    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
-    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
-    "test_waiting_ends_when_its_time_is_over",
-]
 
 BASE = (
     "recipes=training/tiny/tiny_lm_cpu",
