@@ -35,6 +35,7 @@ from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
 from launcher.model.composition import Composition
 from launcher.model.context import LaunchContext
+from launcher.model.job_spec import Bundle
 
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 SHORT = LLAMA.rpartition("/")[2]
@@ -90,6 +91,20 @@ def frozen_context(cwd: Path) -> LaunchContext:
         git_revision=lambda: "0" * 40,
         versions={"hydra-core": "1.3.2"},
     )
+
+
+def rendered(folder: Path, *words: str) -> Bundle:
+    """Return the bundle that a launch in a folder renders."""
+    context = frozen_context(folder)
+    return pipeline.render(pipeline.prepare(words, context, CACHE), context)
+
+
+def written(folder: Path, *words: str) -> Bundle:
+    """Write the bundle of a launch in a folder; each job of one name needs a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bundle = rendered(folder, *words)
+    pipeline.write(bundle)
+    return bundle
 
 
 @functools.cache

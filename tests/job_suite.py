@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from conftest import frozen_context
+from conftest import written
 from log_texts import log_texts, shown
 
 from launcher import pipeline
@@ -67,11 +67,7 @@ def write_bundle(folder: Path, name: str, cluster: str, *overrides: str) -> Bund
         "recipes.elastic_policy.max_nodes=4",
         "++recipes.scale_config=auto",
     )
-    context = frozen_context(folder)
-    words = ("recipes=training/tiny/tiny_lm_cpu", f"cluster={cluster}", *recipe, *overrides)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
-    pipeline.write(bundle)
-    return bundle
+    return written(folder, "recipes=training/tiny/tiny_lm_cpu", f"cluster={cluster}", *recipe, *overrides)
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 from background import await_true
-from conftest import ROOT, frozen_context
+from conftest import ROOT, rendered
 from manifest_schemas import DATA
 from terminals import on_a_terminal
 
-from launcher import pipeline
 from launcher.api import rehearsing
 from launcher.cli import main as cli
 from launcher.common import yaml_io
@@ -301,9 +300,8 @@ def test_grpo_ends_at_its_resource_check_and_the_output_explains_why(tmp_path):
 
 @real
 def test_a_wrong_worker_count_is_found(tmp_path, monkeypatch, capsys):
-    context = frozen_context(tmp_path)
     words = (f"recipes={LEGACY}", "cluster=k8s", "container=me/image:1", "recipes.trainer.num_nodes=2", *DATA)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
+    bundle = rendered(tmp_path, *words)
     made = rehearsing.rehearsal_of(with_workers(bundle, 1), "k8s")
     monkeypatch.setattr(rehearsing, "rehearsal", lambda name, overrides: made)
     assert cli.run(("rehearse", LEGACY)) == 3

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, frozen_context
+from conftest import ROOT, written
 from job_suite import *  # noqa: F403  # with this module's stage
 from job_suite import NODES, running
 from log_texts import log_texts
@@ -37,19 +37,12 @@ while True:
 """
 
 
-def written(folder, address, *words):
-    context = frozen_context(folder)
-    bundle = pipeline.render(pipeline.prepare((*words, f"cluster.address={address}"), context), context)
-    pipeline.write(bundle)
-    return bundle
-
-
 def script_bundle(folder, address, text, name, *words):
     code = folder / name
     code.mkdir()
     (code / "train.py").write_text(text)
     own = (f"cluster.working_dir={name}", f"training_cfg.run.name={name}")
-    return written(folder, address, *SCRIPT, *own, *words)
+    return written(folder, *SCRIPT, *own, *words, f"cluster.address={address}")
 
 
 class RayStage:

@@ -6,8 +6,8 @@ import re
 import pytest
 import slurm_cluster
 from background import await_true
-from conftest import frozen_context
-from test_slurm_jobs import PLAIN, SlurmBackend, finished, headline, refused, written
+from conftest import written
+from test_slurm_jobs import PLAIN, SlurmBackend, finished, headline, refused
 
 from launcher import pipeline
 from launcher.backends.slurm import accounts, queue
@@ -92,13 +92,10 @@ def cluster(tmp_path_factory):
 
 
 def test_sacct_knows_the_tasks_of_an_array(cluster, tmp_path):
-    context = frozen_context(tmp_path)
     made = [
-        pipeline.render(pipeline.prepare((*PLAIN, f"cluster.python=/bin/{name}", *folder), context), context)
+        written(tmp_path, *PLAIN, f"cluster.python=/bin/{name}", *folder)
         for name, folder in (("true", ()), ("false", (f"base_results_dir={tmp_path}/b",)))
     ]
-    for bundle in made:
-        pipeline.write(bundle)
     records = pipeline.submit_all(made, SlurmBackend())
     states = (JobState.SUCCEEDED, JobState.FAILED)
     for record, state in zip(records, states, strict=True):

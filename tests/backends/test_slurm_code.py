@@ -7,9 +7,9 @@ import sys
 import pytest
 import slurm_cluster
 from background import await_true
-from conftest import frozen_context
+from conftest import rendered, written
 from log_texts import log_texts
-from test_slurm_jobs import SCRIPT, finished, written
+from test_slurm_jobs import SCRIPT, finished
 from test_slurm_rendering import PUBLISHED, files, problem
 
 from launcher import pipeline
@@ -238,8 +238,7 @@ def test_a_relative_script_on_another_machine_starts_in_its_folder(tmp_path):
 )
 def test_the_record_of_a_job_names_the_folder_that_is_copied(tmp_path, words, copied):
     repository(tmp_path)
-    context = frozen_context(tmp_path)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
+    bundle = rendered(tmp_path, *words)
     assert (code.CODE_FILE in bundle.files) == (copied is not None)
     assert bundle.sources.code.get("folder") == (copied and str(tmp_path))
 

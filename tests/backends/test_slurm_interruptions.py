@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 import slurm_cluster
 from background import await_true
+from conftest import written
 from log_texts import log_texts
-from test_slurm_jobs import PLAIN, SCRIPT, TINY, SlurmBackend, finished, headline, written
+from test_slurm_jobs import PLAIN, SCRIPT, TINY, SlurmBackend, finished, headline
 
 from launcher import pipeline
 from launcher.backends.slurm import run_files

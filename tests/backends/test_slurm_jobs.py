@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import slurm_cluster
 from background import Collected, await_true
-from conftest import LLAMA, ROOT, frozen_context
+from conftest import LLAMA, ROOT, written
 from job_suite import *  # noqa: F403  # with this module's stage
 from job_suite import NODES, running
 from log_texts import log_texts, shown
@@ -61,15 +61,6 @@ def cluster(tmp_path_factory):
         patch.setenv("SLURM_CONF", str(cluster.conf))
         patch.setenv("OMP_NUM_THREADS", "1")
         yield cluster
-
-
-def written(folder, *words):
-    """Write the bundle of a job; folders of bundles have the names of their jobs, so each has a folder of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    context = frozen_context(folder)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
-    pipeline.write(bundle)
-    return bundle
 
 
 class SlurmStage:

@@ -5,8 +5,9 @@ import subprocess
 
 import pytest
 import slurm_cluster
+from conftest import written
 from log_texts import log_texts
-from test_slurm_jobs import SCRIPT, SlurmBackend, finished, written
+from test_slurm_jobs import SCRIPT, SlurmBackend, finished
 from test_slurm_rendering import SCRIPTS, TOOLS, files, problem
 
 from launcher import pipeline

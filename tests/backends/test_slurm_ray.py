@@ -10,9 +10,10 @@ import psutil
 import pytest
 import slurm_cluster
 from background import await_true
+from conftest import written
 from log_texts import log_texts
 from manifest_schemas import DATA, GRPO
-from test_slurm_jobs import SlurmBackend, finished, headline, written
+from test_slurm_jobs import SlurmBackend, finished, headline
 from test_slurm_rendering import SCRIPTS, TOOLS, files, problem
 
 from launcher import pipeline

@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 import pytest
-from conftest import LLAMA, frozen_context
+from conftest import LLAMA, frozen_context, rendered
 
 from launcher import pipeline
 from launcher.backends.slurm import programs, queue, requests, states
@@ -27,8 +27,7 @@ SCRIPTS = ("slurm/job.sh", "slurm/node.sh", "slurm/variables.sh")
 
 
 def files(folder, *words):
-    context = frozen_context(folder)
-    return pipeline.render(pipeline.prepare(words, context), context).files
+    return rendered(folder, *words).files
 
 
 def problem(folder, *words):
@@ -162,10 +161,9 @@ def test_a_wrong_key_is_a_problem_that_says_what_is_allowed(tmp_path, words, cod
 
 @pytest.mark.slow
 def test_the_script_of_an_array_has_the_options_of_its_tasks(tmp_path):
-    context = frozen_context(tmp_path)
     shared = (*PUBLISHED, "cluster.time=30", "cluster.array_parallelism=2", "cluster.stderr_to_stdout=false")
     points = [("container=a",), ("container=b",), ("container=c", "recipes.trainer.num_nodes=1")]
-    made = [pipeline.render(pipeline.prepare((*shared, *words), context), context) for words in points]
+    made = [rendered(tmp_path, *shared, *words) for words in points]
     array, alone = requests.grouped(made)
     assert [len(array), len(alone)] == [2, 1]
     assert "but these differ: nodes; cluster.array" in str(requests.notices(made)[0])
@@ -183,10 +181,9 @@ def test_the_script_of_an_array_has_the_options_of_its_tasks(tmp_path):
 
 
 def test_jobs_with_a_range_of_sizes_share_no_array(tmp_path):
-    context = frozen_context(tmp_path)
     made = []
     for place in "ab":
-        bundle = pipeline.render(pipeline.prepare((*PUBLISHED, *OPEN, f"base_results_dir={place}"), context), context)
+        bundle = rendered(tmp_path, *PUBLISHED, *OPEN, f"base_results_dir={place}")
         script = bundle.files["slurm/job.sh"].replace("--nodes=2", "--nodes=1-2")
         made.append(replace(bundle, files={**bundle.files, "slurm/job.sh": script}))
     assert requests.grouped(made) == [[bundle] for bundle in made]

@@ -1,7 +1,7 @@
 """What a job on Slurm requests of its nodes, what its batch script runs first, and its release."""
 
 import pytest
-from conftest import frozen_context
+from conftest import frozen_context, rendered
 from test_slurm_rendering import ELASTIC, OPEN, PUBLISHED, files, problem
 
 from launcher import pipeline
@@ -258,9 +258,8 @@ def test_an_environment_that_setup_activates_is_not_the_python_of_the_launch(tmp
 
 
 def test_what_shared_nodes_are_asked_for_is_compared_with_limits(tmp_path):
-    context = frozen_context(tmp_path)
     words = (*GPU, SHARED, "cluster.cpus_per_task=3", "cluster.gpus_per_task=2", "cluster.mem_per_gpu=1GB")
-    demand = demand_of(requests.request_for([pipeline.render(pipeline.prepare(words, context), context)]))
+    demand = demand_of(requests.request_for([rendered(tmp_path, *words)]))
     assert (demand.cpus, demand.memory_mib, demand.memory_key) == (6, 4096, "cluster.mem_per_gpu")
     assert demand.least("gres/gpu", [], 2) == 8 and demand.least("cpu", [], 2) == 12
     assert not demand.is_plain

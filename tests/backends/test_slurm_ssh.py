@@ -10,10 +10,11 @@ import pytest
 import slurm_cluster
 import ssh_server
 from background import Collected, await_true
+from conftest import written
 from job_suite import *  # noqa: F403  # with this module's stage
 from job_suite import running
 from log_texts import log_texts
-from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, headline, refused, written
+from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, headline, refused
 
 from launcher import pipeline
 from launcher.backends.slurm import host, place

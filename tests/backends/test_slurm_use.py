@@ -12,9 +12,10 @@ import psutil
 import pytest
 import slurm_cluster
 from background import await_true
+from conftest import written
 from log_texts import log_texts
 from test_slurm_interruptions import PACED, SAMPLES, await_step, kinds, trained
-from test_slurm_jobs import PLAIN, SCRIPT, SlurmBackend, finished, written
+from test_slurm_jobs import PLAIN, SCRIPT, SlurmBackend, finished
 from test_slurm_rendering import ELASTIC
 
 from launcher import pipeline

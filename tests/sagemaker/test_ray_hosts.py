@@ -9,7 +9,7 @@ import sys
 
 import psutil
 import pytest
-from conftest import frozen_context
+from conftest import frozen_context, written
 from contract_jobs import J, Started, wait_for
 from log_texts import log_texts
 
@@ -105,9 +105,7 @@ def start(tmp_path, monkeypatch):
     def started(way, *words) -> Started:
         stand_in(tmp_path, monkeypatch, way)
         own = (f"{J}.output_path=file://{tmp_path}/out", f"{J}.inputs.s3={{train: 'file://{data}'}}")
-        context = frozen_context(tmp_path)
-        bundle = pipeline.render(pipeline.prepare([*GRPO, "cluster=sm_local", *own, *words], context), context)
-        pipeline.write(bundle)
+        bundle = written(tmp_path, *GRPO, "cluster=sm_local", *own, *words)
         backend = ContractBackend()
         return Started(backend, backend.submit(bundle), tmp_path / "out")
 
@@ -192,9 +190,8 @@ def test_without_verl_the_job_is_refused_here(tmp_path):
     if importlib.util.find_spec("verl"):
         pytest.skip("verl is installed")
     words = (*GRPO, "cluster=sm_local", f"{J}.output_path=file://{tmp_path}/out")
-    context = frozen_context(tmp_path)
     with pytest.raises(ProblemsFound) as caught:
-        pipeline.prepare(words, context)
+        pipeline.prepare(words, frozen_context(tmp_path))
     (found,) = caught.value.problems
     assert (found.code, found.path) == ("E430", "cluster")
     assert found.message.endswith("verl") and found.remedy.endswith("verl")
@@ -203,9 +200,7 @@ def test_without_verl_the_job_is_refused_here(tmp_path):
 def test_without_namespaces_hosts_have_no_addresses_for_ray(tmp_path, monkeypatch):
     stand_in(tmp_path, monkeypatch)
     words = (*GRPO, "cluster=sm_local", f"{J}.output_path=file://{tmp_path}/out")
-    context = frozen_context(tmp_path)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
-    pipeline.write(bundle)
+    bundle = written(tmp_path, *words)
     with pytest.raises(ProblemsFound, match="E432"):
         ContractBackend(chosen=isolation.FOLDERS).submit(bundle)
 

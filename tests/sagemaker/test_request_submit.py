@@ -12,12 +12,11 @@ import threading
 import pytest
 from aws_standin import Aws, AwsError
 from background import await_true
-from conftest import frozen_context
+from conftest import rendered, written
 from job_suite import *  # noqa: F403  # with this module's stage
 from job_suite import NODES
 from log_texts import log_texts, shown
 
-from launcher import pipeline
 from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.cli import launch
@@ -44,13 +43,6 @@ BASE = (
 )
 
 
-def write(folder, name):
-    context = frozen_context(folder)
-    bundle = pipeline.render(pipeline.prepare((*BASE, f"recipes.run.name={name}"), context), context)
-    pipeline.write(bundle)
-    return bundle
-
-
 class SageMakerStage:
     """Jobs at the stand-in; their hosts write what a test says."""
 
@@ -61,7 +53,7 @@ class SageMakerStage:
         return SageMakerBackend(poll_s=0.05)
 
     def bundle(self, name):
-        return write(self._folder, name)
+        return written(self._folder, *BASE, f"recipes.run.name={name}")
 
     def _job(self, handle):
         """Return a job that trains by now."""
@@ -130,7 +122,7 @@ HELD = set()
 @pytest.fixture
 def one(aws, tmp_path):
     """Return the bundle of a job of its own, which stays as it is made; and take it away afterwards."""
-    bundle = write(tmp_path, "one")
+    bundle = written(tmp_path, *BASE, "recipes.run.name=one")
     aws.objects.clear()
     HELD.add(bundle.job_name)
     yield bundle
@@ -237,10 +229,8 @@ def test_a_refused_job_is_not_recorded(aws, one):
 
 @pytest.mark.slow
 def test_a_recipes_place_is_read_as_it_stands(aws, tmp_path):
-    context = frozen_context(tmp_path)
     words = (*BASE, "recipes.run.name=odd", 'cluster.sm_jobs_config.recipe_path="s3://results/a#b?c"')
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
-    SageMakerBackend().submit(bundle)
+    SageMakerBackend().submit(rendered(tmp_path, *words))
     assert [name for name in aws.objects if "/results/a%23b%3Fc/" in name], list(aws.objects)
     aws.objects.clear()
 
@@ -441,9 +431,7 @@ def test_a_serverless_job_has_no_recipe_to_upload_and_no_instances(aws, tmp_path
         f"{jobs}.serverless.base_model_arn={hub}/Model/llama/1.0.0",
         f"{jobs}.serverless.job_type=FineTuning",
     )
-    context = frozen_context(tmp_path)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
-    pipeline.write(bundle)
+    bundle = written(tmp_path, *words)
     backend = SageMakerBackend()
     handle = backend.submit(bundle)
     HELD.add(bundle.job_name)
