@@ -76,15 +76,9 @@ NODES = "recipes.training_cfg.run.nodes"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    with (
-        slurm_cluster.running(
-            tmp_path_factory.mktemp("slurm"), 2, has_accounting=True, more=MORE, of_nodes="Gres=disk:2"
-        ) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
+    with slurm_cluster.used(
+        tmp_path_factory.mktemp("slurm"), 2, has_accounting=True, more=MORE, of_nodes="Gres=disk:2"
+    ) as cluster:
         for words in ACCOUNTS:
             cluster.command("sacctmgr", "--immediate", *words.split())
         cluster.command("scontrol", "update", "PartitionName=limited", "QoS=ofpartition")

@@ -255,13 +255,7 @@ def test_a_repository_replaces_the_code_of_an_image(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=2) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
+    with slurm_cluster.used(tmp_path_factory.mktemp("slurm"), num_nodes=2) as cluster:
         yield cluster
 
 

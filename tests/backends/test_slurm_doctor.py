@@ -24,14 +24,8 @@ ACCOUNTS = (
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
     folder = tmp_path_factory.mktemp("slurm")
-    with (
-        slurm_cluster.running(folder, 2, has_accounting=True, more=MORE, of_nodes="Gres=disk:2") as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
+    with slurm_cluster.used(folder, 2, has_accounting=True, more=MORE, of_nodes="Gres=disk:2") as cluster:
         for words in ACCOUNTS:
             cluster.command("sacctmgr", "--immediate", *words.split())
         yield cluster

@@ -58,14 +58,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=[True, False], ids=["accounting", "plain"])
 def cluster(request, tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), NODES, has_accounting=request.param) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with slurm_cluster.used(tmp_path_factory.mktemp("slurm"), NODES, has_accounting=request.param) as cluster:
         cluster.adds_nodes = request.param
         yield cluster
 

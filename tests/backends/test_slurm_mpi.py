@@ -44,21 +44,18 @@ lib.MPI_Finalize()
 @pytest.mark.whole_job
 @pytest.mark.slow
 @pytest.mark.parametrize("mpi", ["mpirun", "pmi2"])
-def test_a_script_starts_once_per_rank(tmp_path_factory, tmp_path, monkeypatch, mpi):
+def test_a_script_starts_once_per_rank(tmp_path_factory, tmp_path, mpi):
     """OpenMPI of the distribution cannot join through PMI-2, so that case has no communicator.
 
     Simulated nodes are one machine, where the shared memory of two nodes' processes has the same name.
     """
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    assert shutil.which("mpirun"), slurm_cluster.INSTALL
     is_real = mpi == "mpirun"
     print_place = (
         "import os; print(os.environ['RANK'], 4, 6, os.environ['LOCAL_RANK'], os.environ['SLURMD_NODENAME'], True)"
     )
     (tmp_path / "ranks.py").write_text(PROGRAM if is_real else print_place)
-    with slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=NODES) as cluster:
-        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    with slurm_cluster.used(tmp_path_factory.mktemp("slurm"), NODES):
+        assert shutil.which("mpirun"), slurm_cluster.INSTALL
         words = (
             *MPI,
             f"training_cfg.entry_script={tmp_path}/ranks.py",

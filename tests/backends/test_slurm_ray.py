@@ -106,15 +106,12 @@ def test_a_ray_job_of_changing_size_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed: the extra ray")
     with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=NODES) as cluster,
+        slurm_cluster.used(tmp_path_factory.mktemp("slurm"), NODES) as cluster,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
         patch.setenv("RAY_prestart_worker_first_driver", "0")
         yield cluster
 

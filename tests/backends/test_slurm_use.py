@@ -80,16 +80,9 @@ def forgotten(record):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "gres.conf").write_text("".join(f"Name=gpu File=/dev/{name}\n" for name in DEVICES))
-    with (
-        slurm_cluster.running(folder, num_nodes=4, more=MORE, of_nodes=f"Gres=gpu:{len(DEVICES)}") as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with slurm_cluster.used(folder, num_nodes=4, more=MORE, of_nodes=f"Gres=gpu:{len(DEVICES)}") as cluster:
         yield cluster
 
 
