@@ -15,6 +15,7 @@ from log_texts import log_texts, shown
 
 from launcher import pipeline
 from launcher.bundle import store as bundles
+from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.model.backend import Backend
@@ -54,6 +55,44 @@ class Stage(Protocol):
 
     def end(self, handle: JobHandle, state: JobState) -> None:
         """Let the job succeed or fail."""
+
+
+WORKER = """
+import os, pathlib, sys, time
+if sys.argv[1:2] == ["--orders"]:
+    orders = pathlib.Path(sys.argv[2])
+else:
+    orders = pathlib.Path(os.environ["RECIPES_RUN_DIR"], f"orders-{os.environ['RANK']}")
+done = 0
+while True:
+    for order in (orders.read_text() if orders.exists() else "").splitlines()[done:]:
+        done += 1
+        word, _, rest = order.partition(" ")
+        if word == "exit":
+            os._exit(int(rest))
+        print(rest, flush=True)
+    time.sleep(0.05)
+"""
+"""Does as the file that `OrderedStage.orders` names tells it."""
+
+
+class OrderedStage:
+    """The hand of a Stage whose ranks with logs run WORKER."""
+
+    def say(self, handle: JobHandle, rank: int, line: str) -> None:
+        self._order(handle, rank, f"say {line}")
+
+    def end(self, handle: JobHandle, state: JobState) -> None:
+        for rank in range(num_ranks(self)):
+            self._order(handle, rank, f"exit {0 if state is JobState.SUCCEEDED else 3}")
+
+    def orders(self, handle: JobHandle, rank: int) -> Path:
+        """Return the file of what a rank must do."""
+        return handle.bundle_dir / RUN_DIR / f"orders-{rank}"
+
+    def _order(self, handle: JobHandle, rank: int, order: str) -> None:
+        with self.orders(handle, rank).open("a") as file:
+            file.write(f"{order}\n")
 
 
 def write_bundle(folder: Path, name: str, cluster: str, *overrides: str) -> Bundle:

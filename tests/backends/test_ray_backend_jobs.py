@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT, written
 from job_suite import *  # noqa: F403  # with this module's stage
-from job_suite import NODES, running
+from job_suite import NODES, WORKER, OrderedStage, running
 from log_texts import log_texts
 
 from launcher import pipeline
@@ -23,18 +23,6 @@ pytest_plugins = ("ray_fixtures",)
 
 SCRIPT = ("recipes=training/custom/script", "cluster=ray", "training_cfg.entry_script=train.py")
 GRPO = "recipes=fine-tuning/llama/verl-grpo-rlvr-llama-3-dot-1-8b-instruct-lora"
-DRIVER = """
-import os, pathlib, sys, time
-orders, done = pathlib.Path(sys.argv[2]), 0
-while True:
-    for order in (orders.read_text() if orders.exists() else "").splitlines()[done:]:
-        done += 1
-        word, _, rest = order.partition(" ")
-        if word == "exit":
-            os._exit(int(rest))
-        print(rest, flush=True)
-    time.sleep(0.05)
-"""
 
 
 def script_bundle(folder, address, text, name, *words):
@@ -45,7 +33,7 @@ def script_bundle(folder, address, text, name, *words):
     return written(folder, *SCRIPT, *own, *words, f"cluster.address={address}")
 
 
-class RayStage:
+class RayStage(OrderedStage):
     """Jobs whose driver does as a file tells it: the only rank with a log."""
 
     num_ranks = 1
@@ -58,17 +46,10 @@ class RayStage:
 
     def bundle(self, name):
         orders = f"training_cfg.script_args=[{{--orders: {self._folder}/{name}.orders}}]"
-        return script_bundle(self._folder, self._address, DRIVER, name, f"training_cfg.run.nodes={NODES}", orders)
+        return script_bundle(self._folder, self._address, WORKER, name, f"training_cfg.run.nodes={NODES}", orders)
 
-    def say(self, handle, rank, line):
-        self._order(handle, f"say {line}")
-
-    def end(self, handle, state):
-        self._order(handle, f"exit {0 if state is JobState.SUCCEEDED else 3}")
-
-    def _order(self, handle, order):
-        with Path(self._folder, f"{handle.job_name.rpartition('-')[0]}.orders").open("a") as file:
-            file.write(f"{order}\n")
+    def orders(self, handle, rank):
+        return self._folder / f"{handle.job_name.rpartition('-')[0]}.orders"
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,8 @@ import slurm_cluster
 from background import Collected, await_true
 from conftest import LLAMA, ROOT, written
 from job_suite import *  # noqa: F403  # with this module's stage
-from job_suite import NODES, running
+from job_suite import NODES, WORKER, OrderedStage, running
 from log_texts import log_texts, shown
-from test_conformance import WORKER
 
 from launcher import pipeline
 from launcher.backends.slurm import follow as following
@@ -56,7 +55,7 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
-class SlurmStage:
+class SlurmStage(OrderedStage):
     """Jobs whose workers do as a file tells them."""
 
     def __init__(self, folder):
@@ -69,17 +68,6 @@ class SlurmStage:
     def bundle(self, name, *words):
         size = (f"training_cfg.run.nodes={NODES}", f"training_cfg.run.name={name}")
         return written(self._folder, *SCRIPT, "training_cfg.entry_script=worker.py", *size, *words)
-
-    def say(self, handle, rank, line):
-        self._order(handle, rank, f"say {line}")
-
-    def end(self, handle, state):
-        for rank in range(NODES):
-            self._order(handle, rank, f"exit {0 if state is JobState.SUCCEEDED else 3}")
-
-    def _order(self, handle, rank, order):
-        with (handle.bundle_dir / RUN_DIR / f"orders-{rank}").open("a") as file:
-            file.write(f"{order}\n")
 
 
 @pytest.fixture(scope="module")

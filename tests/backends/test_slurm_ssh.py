@@ -66,9 +66,8 @@ class SshStage(SlurmStage):
     def bundle(self, name, *words):
         return super().bundle(name, *THERE, *words)
 
-    def _order(self, handle, rank, order):
-        with (there(handle.bundle_dir) / RUN_DIR / f"orders-{rank}").open("a") as file:
-            file.write(f"{order}\n")
+    def orders(self, handle, rank):
+        return there(handle.bundle_dir) / RUN_DIR / f"orders-{rank}"
 
 
 @pytest.fixture(scope="module")
