@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from background import await_true
 from conftest import written
 from log_texts import log_texts, shown
 
@@ -160,13 +161,6 @@ def workers_lines(lines):
     return [line for line in lines if line.kind == "line"]
 
 
-def until(condition, what):
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {TIMEOUT_S} s for {what}"
-        time.sleep(0.05)
-
-
 class Follower:
     """Reads a job's log in a thread, until the job has ended."""
 
@@ -215,7 +209,7 @@ def test_logs_of_several_ranks_are_followed_to_the_end_each_line_once(stage, sub
     for number in range(20):
         for rank in range(ranks):
             stage.say(record.handle, rank, f"line {number} of {rank}")
-    until(
+    await_true(
         lambda: (
             f"rank {ranks - 1} | line 19 of {ranks - 1}"
             in log_texts(stage.backend(), record.handle, LogSelection(ranks=None), follow=False)
@@ -294,7 +288,7 @@ def test_a_cancelled_job_has_ended_for_everybody(stage, submitted):
     seen = []
     waiter = threading.Thread(target=lambda: seen.extend(registry.changes(record, stage.backend())), daemon=True)
     waiter.start()
-    until(lambda: seen, "the first status")
+    await_true(lambda: seen, "the first status")
     status = registry.cancel(record, stage.backend(), "ada")
     assert status.state is JobState.CANCELLED
     waiter.join(TIMEOUT_S)

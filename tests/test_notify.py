@@ -10,8 +10,9 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from background import await_true
 from conftest import LLAMA_K8S
-from whole_jobs import run, wait_for
+from whole_jobs import run
 
 import launcher
 from launcher.api import running
@@ -339,4 +340,4 @@ def test_the_process_of_a_detached_job_reports_its_failure(tmp_path, monkeypatch
         monkeypatch.setenv("A_CHAT", address)
         job = launcher.compile("tiny_lm_cpu", overrides).submit()
         assert job.wait(timeout=300).state is JobState.FAILED
-        wait_for(lambda: [body for body in received if body["title"] == f"{job.name} failed"], "the message")
+        await_true(lambda: [body for body in received if body["title"] == f"{job.name} failed"], "the message")

@@ -373,7 +373,7 @@ def test_no_process_is_left_however_the_command_ends(tmp_path, signum, is_progra
         assert left()
         command.send_signal(signum)
         assert command.wait(60) == code
-    await_true(lambda: left() == [], 60)
+    await_true(lambda: left() == [], timeout_s=60)
 
 
 @real
@@ -382,7 +382,7 @@ def test_a_cluster_whose_process_is_killed_is_a_problem_and_leaves_nothing(recip
     (tmp_path / "train.py").write_text("import os; os.kill(os.getppid(), 9); import time; time.sleep(900)")
     code, _, err = recipes("rehearse", *SCRIPT, "cluster.working_dir=.")
     assert code == 2 and err.startswith("E429 recipes rehearse") and "its process has ended" in err
-    await_true(lambda: left() == [], 60)
+    await_true(lambda: left() == [], timeout_s=60)
 
 
 @pytest.mark.slow

@@ -161,7 +161,7 @@ def test_a_program_s_exit_code_is_the_job_s(cluster, tmp_path):
 @real
 def test_a_cancelled_ray_job_leaves_no_process(cluster, tmp_path):
     record = submitted(tmp_path, "time.sleep(600)")
-    await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), START_S)
+    await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), timeout_s=START_S)
     assert left(record)
     SlurmBackend().cancel(record.handle)
     await_true(lambda: left(record) == [])
@@ -170,7 +170,7 @@ def test_a_cancelled_ray_job_leaves_no_process(cluster, tmp_path):
 @real
 def test_a_lost_worker_ends_the_job(cluster, tmp_path):
     record = submitted(tmp_path, "time.sleep(600)")
-    await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), START_S)
+    await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), timeout_s=START_S)
     workers = [
         each
         for each in psutil.process_iter(["cmdline", "name"])

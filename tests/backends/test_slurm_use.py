@@ -63,7 +63,7 @@ def submitted(folder, *words):
 def note(record, name, count=1):
     """Return the lines of a file that a job writes, once it has so many."""
     path = record.handle.bundle_dir / RUN_DIR / name
-    await_true(lambda: path.exists() and path.read_text().count("\n") >= count, PATIENCE_S)
+    await_true(lambda: path.exists() and path.read_text().count("\n") >= count, timeout_s=PATIENCE_S)
     return path.read_text().splitlines()
 
 
@@ -257,7 +257,7 @@ def test_the_end_is_known_of_a_batch_script_that_is_killed_at_once(cluster, tmp_
     else:
         os.kill(batch_script(record), signal.SIGKILL)
     listed = ("squeue", "--noheader", "--states=R,CG", f"--jobs={record.handle.native_id}")
-    await_true(lambda: not cluster.command(*listed).strip(), PATIENCE_S)
+    await_true(lambda: not cluster.command(*listed).strip(), timeout_s=PATIENCE_S)
     if not end:  # nothing was noted: only a command that looks before Slurm forgets the job keeps its end
         assert SlurmBackend().status(record.handle).state is state
     found = SlurmBackend().status(forgotten(record))
@@ -298,6 +298,6 @@ def test_a_requeued_job_without_a_release_waits(cluster, tmp_path, words):
     record = submitted(tmp_path, *words, "cluster.release.enabled=false")
     note(record, "started")
     cluster.command("scontrol", "requeue", record.handle.native_id)
-    await_true(lambda: "BeginTime" in SlurmBackend().status(record.handle).message, PATIENCE_S)
+    await_true(lambda: "BeginTime" in SlurmBackend().status(record.handle).message, timeout_s=PATIENCE_S)
     assert "two minutes" in SlurmBackend().status(record.handle).message
     assert cluster.command("squeue", "--noheader", "--format=%j").count("release") == 0

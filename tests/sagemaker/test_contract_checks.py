@@ -6,8 +6,9 @@ import os
 import shutil
 
 import pytest
+from background import await_true
 from conftest import written
-from contract_jobs import TINY, J, wait_for
+from contract_jobs import TINY, J
 from wrong_kinds import of_kind
 
 from launcher.backends.sagemaker_local import artefacts, isolation, optml, program, record, sync
@@ -372,7 +373,7 @@ def test_a_folder_that_cannot_be_read_now_is_looked_at_again():
             return {}
 
     syncing = sync.Syncing([folder := Folder()], 0.001)
-    wait_for(lambda: folder.looks > 2)
+    await_true(lambda: folder.looks > 2)
     syncing.finish()
 
 

@@ -9,8 +9,9 @@ import sys
 
 import psutil
 import pytest
+from background import await_true
 from conftest import frozen_context, written
-from contract_jobs import J, Started, wait_for
+from contract_jobs import J, Started
 from log_texts import log_texts
 
 from launcher import pipeline
@@ -213,7 +214,7 @@ def test_hosts_train_together(start):
     assert job.archived() == {"slope": "3.000 https://mlflow.example"}
     shown = list(log_texts(job.backend, job.handle, LogSelection(ranks=(0,)), follow=False))
     assert "placed ['127.1.0.1', '127.1.0.2'] 16 guarded" in shown
-    wait_for(lambda: left(job) == [])
+    await_true(lambda: left(job) == [])
 
 
 @whole
@@ -228,30 +229,30 @@ def test_the_program_s_failure_is_the_job_s(start):
     job = start("pathlib.Path('/opt/ml/output/failure').write_text('no reward'); sys.exit(7)")
     status = job.end(PATIENCE_S)
     assert (status.state, status.message) == (JobState.FAILED, "no reward")
-    wait_for(lambda: left(job) == [])
+    await_true(lambda: left(job) == [])
 
 
 @whole
 def test_a_stopped_job_s_program_saves_with_its_cluster(start):
     job = start(SAVES)
-    wait_for(lambda: "waits" in job.log().splitlines(), PATIENCE_S)
+    await_true(lambda: "waits" in job.log().splitlines(), timeout_s=PATIENCE_S)
     job.backend.cancel(job.handle)
     assert job.backend.status(job.handle).state is JobState.CANCELLED
     assert job.archived()["saved"] == "0.000", job.log()
-    wait_for(lambda: left(job) == [])
+    await_true(lambda: left(job) == [])
 
 
 @whole
 def test_a_host_whose_ray_ends_fails_the_job(start):
     job = start("print('waits', flush=True); time.sleep(600)")
-    wait_for(lambda: "waits" in job.log().splitlines(), PATIENCE_S)
+    await_true(lambda: "waits" in job.log().splitlines(), timeout_s=PATIENCE_S)
     raylets = [each for each in psutil.process_iter(["cmdline", "name"]) if each.info["name"] == "raylet"]
     second = [each for each in raylets if "--node_ip_address=127.1.0.2" in (each.info["cmdline"] or ())]
     assert len(second) == 1
     os.kill(second[0].pid, signal.SIGKILL)
     status = job.end(PATIENCE_S)
     assert (status.state, status.message) == (JobState.FAILED, "node 1: Ray has ended")
-    wait_for(lambda: left(job) == [])
+    await_true(lambda: left(job) == [])
 
 
 @whole
@@ -266,4 +267,4 @@ def test_a_host_that_does_not_join_fails_the_job_with_the_reason(start, tmp_path
     status = (job := start("pass", f"{J}.environment={{PATH: '{path}'}}")).end(PATIENCE_S)
     assert status.state is JobState.FAILED
     assert status.message == "node 0: the Ray cluster has not registered 16 devices within 30 s"
-    wait_for(lambda: left(job) == [])
+    await_true(lambda: left(job) == [])
