@@ -27,7 +27,7 @@ import skips
 from launcher import pipeline
 from launcher.api.checking import placeholders
 from launcher.cli import main as cli
-from launcher.common import process, redaction
+from launcher.common import names, process, redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config import catalogue
 from launcher.config.catalogue import Entry
@@ -228,6 +228,14 @@ def logged() -> Iterator[io.StringIO]:
     yield text
     logging.root.removeHandler(handler)
     logging.root.setLevel(level)
+
+
+@pytest.fixture
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the test a node's memory and a run folder of its own."""
+    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
+    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -25,15 +25,8 @@ from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.stores import Folder
 
 pytest_plugins = ("s3_server",)
+pytestmark = pytest.mark.usefixtures("own_folders")
 LEASE_S = 0.4
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """Give the test a node's memory, a run folder and a short lease of its own."""
-    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
-    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
-    monkeypatch.chdir(tmp_path)
 
 
 class OtherJob:
