@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from background import await_true
+from background import await_true, command_lines
 from conftest import ROOT, rendered
 from manifest_schemas import DATA
 from terminals import on_a_terminal
@@ -258,11 +258,7 @@ def _before() -> None:
 def left():
     """Return what rehearsals of this machine have left: processes by their folder, and folders."""
     found = [name for name in os.listdir("/tmp") if name.startswith("recipes-rehearsal-") and name not in BEFORE]
-    for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or ())
-        if "/tmp/recipes-rehearsal-" in words or "launcher.rehearsal" in words:
-            found.append(words)
-    return found
+    return [*found, *command_lines("/tmp/recipes-rehearsal-", "launcher.rehearsal")]
 
 
 def test_a_process_with_a_number_that_another_had_is_killed(tmp_path, monkeypatch):

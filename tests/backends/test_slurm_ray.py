@@ -9,7 +9,7 @@ import sys
 import psutil
 import pytest
 import slurm_cluster
-from background import await_true
+from background import await_true, command_lines
 from conftest import written
 from log_texts import log_texts
 from manifest_schemas import DATA, GRPO
@@ -125,22 +125,10 @@ def submitted(folder, way, *words):
 def left(record):
     """Return the processes of a job's Ray cluster that still run."""
     folder = f"/tmp/ray-{record.handle.native_id}"
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or ())
-        if folder in words or str(record.handle.bundle_dir) in words:
-            found.append(words)
-    return [*found, *([folder] if os.path.exists(folder) else [])]
+    return [*command_lines(folder, str(record.handle.bundle_dir)), *([folder] if os.path.exists(folder) else [])]
 
 
-def real(test):
-    """Mark a test that runs a job."""
-    for mark in (pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long):
-        test = mark(test)
-    return test
-
-
-@real
+@pytest.mark.whole_job
 def test_a_program_has_the_devices_of_every_node(cluster, tmp_path):
     record = submitted(tmp_path, "pass")
     finished(record)
@@ -151,14 +139,14 @@ def test_a_program_has_the_devices_of_every_node(cluster, tmp_path):
     await_true(lambda: left(record) == [])
 
 
-@real
+@pytest.mark.whole_job
 def test_a_program_s_exit_code_is_the_job_s(cluster, tmp_path):
     record = submitted(tmp_path, "sys.exit(7)")
     assert headline(finished(record, JobState.FAILED)) == "exit code 7"
     await_true(lambda: left(record) == [])
 
 
-@real
+@pytest.mark.whole_job
 def test_a_cancelled_ray_job_leaves_no_process(cluster, tmp_path):
     record = submitted(tmp_path, "time.sleep(600)")
     await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), timeout_s=START_S)
@@ -167,7 +155,7 @@ def test_a_cancelled_ray_job_leaves_no_process(cluster, tmp_path):
     await_true(lambda: left(record) == [])
 
 
-@real
+@pytest.mark.whole_job
 def test_a_lost_worker_ends_the_job(cluster, tmp_path):
     record = submitted(tmp_path, "time.sleep(600)")
     await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), timeout_s=START_S)
@@ -181,7 +169,7 @@ def test_a_lost_worker_ends_the_job(cluster, tmp_path):
     await_true(lambda: left(record) == [])
 
 
-@real
+@pytest.mark.whole_job
 def test_a_head_that_never_answers_ends_the_job(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_script, "PATIENCE_S", 5)
     record = submitted(tmp_path, "pass")

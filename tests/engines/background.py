@@ -36,6 +36,15 @@ def processes() -> Iterator[psutil.Process]:
             yield psutil.Process(pid)
 
 
+def command_lines(*parts: str) -> list[str]:
+    """Return the command lines of running processes that contain one of these texts."""
+    lines = []
+    for process in processes():
+        with contextlib.suppress(psutil.Error):
+            lines.append(" ".join(process.cmdline()))
+    return [line for line in lines if any(part in line for part in parts)]
+
+
 def suspend(*pids: int) -> None:
     """Stop processes, and return once each is stopped or has ended.
 

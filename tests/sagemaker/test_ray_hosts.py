@@ -9,7 +9,7 @@ import sys
 
 import psutil
 import pytest
-from background import await_true
+from background import await_true, command_lines
 from conftest import frozen_context, written
 from contract_jobs import J, Started
 from log_texts import log_texts
@@ -123,17 +123,8 @@ def stand_in(folder, monkeypatch, way="pass"):
 
 def left(job):
     """Return the processes of a job that still run, and the folders of its hosts."""
-    folder = str(job.handle.bundle_dir)
-    found = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     hosts = [str(path) for path in (job.run_dir / "hosts").glob("*")]
-    return [*(words for words in found if "/opt/ml/ray/" in words or folder in words), *hosts]
-
-
-def whole(test):
-    """Mark a test that runs a job."""
-    for mark in (pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long):
-        test = mark(test)
-    return test
+    return [*command_lines("/opt/ml/ray/", str(job.handle.bundle_dir)), *hosts]
 
 
 def test_the_request_brings_verl_s_resolved_configuration_and_what_starts_ray(render):
@@ -206,7 +197,7 @@ def test_without_namespaces_hosts_have_no_addresses_for_ray(tmp_path, monkeypatc
         ContractBackend(chosen=isolation.FOLDERS).submit(bundle)
 
 
-@whole
+@pytest.mark.whole_job
 def test_hosts_train_together(start):
     job = start("pass", f"{TRAINING}.mlflow.tracking_uri=https://mlflow.example", f"{TRAINING}.mlflow.run_id=abc")
     assert job.end(PATIENCE_S).state is JobState.SUCCEEDED, job.log() + job.log("algo-2")
@@ -217,14 +208,14 @@ def test_hosts_train_together(start):
     await_true(lambda: left(job) == [])
 
 
-@whole
+@pytest.mark.whole_job
 def test_one_host_is_a_cluster_too(start):
     job = start("pass", "recipes.trainer.num_nodes=1", "recipes.trainer.devices=4")
     assert job.end(PATIENCE_S).state is JobState.SUCCEEDED, job.log()
     assert "placed ['127.1.0.1'] 4 guarded" in job.log().splitlines()
 
 
-@whole
+@pytest.mark.whole_job
 def test_the_program_s_failure_is_the_job_s(start):
     job = start("pathlib.Path('/opt/ml/output/failure').write_text('no reward'); sys.exit(7)")
     status = job.end(PATIENCE_S)
@@ -232,7 +223,7 @@ def test_the_program_s_failure_is_the_job_s(start):
     await_true(lambda: left(job) == [])
 
 
-@whole
+@pytest.mark.whole_job
 def test_a_stopped_job_s_program_saves_with_its_cluster(start):
     job = start(SAVES)
     await_true(lambda: "waits" in job.log().splitlines(), timeout_s=PATIENCE_S)
@@ -242,7 +233,7 @@ def test_a_stopped_job_s_program_saves_with_its_cluster(start):
     await_true(lambda: left(job) == [])
 
 
-@whole
+@pytest.mark.whole_job
 def test_a_host_whose_ray_ends_fails_the_job(start):
     job = start("print('waits', flush=True); time.sleep(600)")
     await_true(lambda: "waits" in job.log().splitlines(), timeout_s=PATIENCE_S)
@@ -255,7 +246,7 @@ def test_a_host_whose_ray_ends_fails_the_job(start):
     await_true(lambda: left(job) == [])
 
 
-@whole
+@pytest.mark.whole_job
 def test_a_host_that_does_not_join_fails_the_job_with_the_reason(start, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_script, "PATIENCE_S", 30)
     (folder := tmp_path / "bin").mkdir()
