@@ -14,7 +14,7 @@ from whole_jobs import finish, left_behind, mlflow_run, program_of, start
 from launcher.common import interrupts
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store"), pytest.mark.long]
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 STEPS = """
 import itertools, time

@@ -14,7 +14,7 @@ from launcher.backends.slurm import accounts, queue
 from launcher.backends.slurm.place import HERE, RECENT
 from launcher.model.job_spec import JobState
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 
 MORE = """\
 AccountingStorageEnforce=associations,limits,qos

@@ -23,7 +23,7 @@ from launcher.common.names import RUN_DIR
 from launcher.job_store import registry
 from launcher.model.job_spec import JobState
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 PROGRAM = """\
 #!/bin/sh
 echo "$POINT" > "$RECIPES_RUN_DIR/point"

@@ -264,8 +264,6 @@ def output(record):
     return next(iter(log_texts(SlurmBackend(), record.handle, follow=False)))
 
 
-@pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.whole_job
 @pytest.mark.parametrize(
     ("words", "expected"),
@@ -291,8 +289,6 @@ def test_a_later_edit_changes_a_queued_job_in_a_folder_alone(cluster, tmp_path, 
     assert (folder == str(tmp_path)) is (expected == "later")
 
 
-@pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.whole_job
 def test_code_that_cannot_be_copied_submits_nothing(cluster, tmp_path):
     bundle = written(tmp_path, *JOB, "git.repo_url_or_path=absent")

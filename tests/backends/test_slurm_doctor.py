@@ -54,8 +54,6 @@ def of(lines, subject):
 
 
 @pytest.mark.whole_job
-@pytest.mark.slow
-@pytest.mark.long
 def test_a_job_that_would_run_and_each_fault_have_their_lines(cluster, examined):
     lines = examined()
     assert {each.state.value for every in lines.values() for each in every} == {"ok"}, lines
@@ -73,8 +71,6 @@ def test_a_job_that_would_run_and_each_fault_have_their_lines(cluster, examined)
 
 
 @pytest.mark.whole_job
-@pytest.mark.slow
-@pytest.mark.long
 def test_a_login_node_is_asked_by_ssh(cluster, examined, tmp_path_factory, monkeypatch):
     if missing := ssh_server.absent():
         pytest.skip(f"no {', '.join(missing)}")

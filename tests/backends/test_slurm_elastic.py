@@ -29,7 +29,7 @@ from launcher.model.job_spec import JobState
 from launcher.operator.job_request import request_size
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.usefixtures("store"), pytest.mark.long]
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 NODES, NUM_SAMPLES, EPOCHS, STEPS = 4, 400, 12, 150
 TRAINED = (

@@ -20,7 +20,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.model.job_spec import JobState, LogSelection
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 BATCH, SAMPLES, SAVE_STEPS = 32, 384, 5
 REQUEUE_WAIT_S = 120
 """Time for which Slurm keeps a requeued job from starting."""

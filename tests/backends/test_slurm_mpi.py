@@ -40,9 +40,7 @@ lib.MPI_Finalize()
 """Gathers the numbers of all ranks. Source: Open MPI 4.1, mpi.h: handles are addresses of these symbols."""
 
 
-@pytest.mark.long
 @pytest.mark.whole_job
-@pytest.mark.slow
 @pytest.mark.parametrize("mpi", ["mpirun", "pmi2"])
 def test_a_script_starts_once_per_rank(tmp_path_factory, tmp_path, mpi):
     """OpenMPI of the distribution cannot join through PMI-2, so that case has no communicator.

@@ -27,7 +27,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.model.job_spec import JobState, LogSelection
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 THERE = (f"cluster.ssh={ssh_server.NAME}", "cluster.ssh_folder='my jobs'", f"cluster.python={sys.executable}")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 OWN_FOLDER = ("cluster.code=folder",)

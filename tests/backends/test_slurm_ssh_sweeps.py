@@ -17,7 +17,7 @@ from launcher.common.names import RUN_DIR
 from launcher.model.job_spec import JobState, LogSelection
 
 __all__ = ["lossy_sbatch", "server"]
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 POINTS = "+env_vars.POINT=0,1,2"
 
 

@@ -25,7 +25,7 @@ from launcher.common.names import RUN_DIR
 from launcher.model.earlier_jobs import QueuedJob
 from launcher.model.job_spec import JobState
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 MORE = """\
 SelectTypeParameters=CR_CPU_Memory
 GresTypes=gpu
