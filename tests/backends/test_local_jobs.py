@@ -190,10 +190,10 @@ def jobs(tmp_path_factory):
             job.backend.cancel(job.handle)
 
 
-def assert_nothing_left(job, timeout_s=GONE_TIMEOUT_S):
-    await_true(lambda: not job.processes(), f"the end of {job.processes()}", timeout_s=timeout_s)
+def assert_nothing_left(job):
+    await_true(lambda: not job.processes(), f"the end of {job.processes()}", timeout_s=GONE_TIMEOUT_S)
     # A process that ends gives back its memory, and with it its name, before its files and the lock among them.
-    await_true(lambda: not is_alive(job.run_dir), "the end of the lock", timeout_s=timeout_s)
+    await_true(lambda: not is_alive(job.run_dir), "the end of the lock", timeout_s=GONE_TIMEOUT_S)
     for port in job.ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -201,8 +201,8 @@ def assert_nothing_left(job, timeout_s=GONE_TIMEOUT_S):
     assert not [folder for folder in job.folders if folder.exists()]
 
 
-def wait_final(job, timeout_s=START_TIMEOUT_S):
-    await_true(lambda: job.backend.status(job.handle).state.is_final, "the end of the job", timeout_s=timeout_s)
+def wait_final(job):
+    await_true(lambda: job.backend.status(job.handle).state.is_final, "the end of the job", timeout_s=START_TIMEOUT_S)
     return job.backend.status(job.handle)
 
 

@@ -57,9 +57,9 @@ class Started:
         path = self.run_dir / record.LOG_DIR / f"{host}-{attempt:02}.log"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
-    def await_line(self, line: str, host: str = "algo-1") -> None:
-        """Return when a host's program has written a line."""
-        await_true(lambda: line in self.log(host).splitlines())
+    def await_line(self, line: str) -> None:
+        """Return when the first host's program has written a line."""
+        await_true(lambda: line in self.log().splitlines())
 
     def archived(self, name: str = "model.tar.gz") -> dict[str, str]:
         """Return the files of an archive of the job's output, name to text."""

@@ -45,13 +45,13 @@ class OtherJob:
         self._patched.__exit__(*error)
 
 
-def live_mark(place, monkeypatch, lease_s: float = 120.0) -> None:
+def live_mark(place, monkeypatch) -> None:
     """Let another job's mark be renewed whenever it is looked at."""
     mark = place.mark
     beats = iter(range(1, 10**6))
 
     def beating():
-        return Mark("bundle-of-theirs", "host-7, process 12, ab", next(beats), lease_s).text()
+        return Mark("bundle-of-theirs", "host-7, process 12, ab", next(beats), 120.0).text()
 
     assert mark() is None
     monkeypatch.setattr(place, "mark", beating)

@@ -226,7 +226,7 @@ def test_the_program_s_failure_is_the_job_s(start):
 @pytest.mark.whole_job
 def test_a_stopped_job_s_program_saves_with_its_cluster(start):
     job = start(SAVES)
-    await_true(lambda: "waits" in job.log().splitlines(), timeout_s=PATIENCE_S)
+    job.await_line("waits")
     job.backend.cancel(job.handle)
     assert job.backend.status(job.handle).state is JobState.CANCELLED
     assert job.archived()["saved"] == "0.000", job.log()
@@ -236,7 +236,7 @@ def test_a_stopped_job_s_program_saves_with_its_cluster(start):
 @pytest.mark.whole_job
 def test_a_host_whose_ray_ends_fails_the_job(start):
     job = start("print('waits', flush=True); time.sleep(600)")
-    await_true(lambda: "waits" in job.log().splitlines(), timeout_s=PATIENCE_S)
+    job.await_line("waits")
     raylets = [each for each in psutil.process_iter(["cmdline", "name"]) if each.info["name"] == "raylet"]
     second = [each for each in raylets if "--node_ip_address=127.1.0.2" in (each.info["cmdline"] or ())]
     assert len(second) == 1

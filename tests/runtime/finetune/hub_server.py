@@ -50,8 +50,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
-    def _error(self, status: int, code: str) -> None:
-        self._answer(status, b"{}", X_Error_Code=code, X_Error_Message=code)
+    def _missing(self, code: str) -> None:
+        self._answer(404, b"{}", X_Error_Code=code, X_Error_Message=code)
 
     def do_GET(self):
         parts = unquote(self.path.partition("?")[0]).strip("/").split("/")
@@ -67,11 +67,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _described(self, name: str, kind: str, revision: str) -> None:
         if not any(known == name for known, _ in self.hub.branches):
-            self._error(404, "RepoNotFound")
+            self._missing("RepoNotFound")
             return
         commit = self.hub.commit_at(name, revision)
         if commit is None:
-            self._error(404, "RevisionNotFound")
+            self._missing("RevisionNotFound")
             return
         files = self.hub.commits[name, commit]
         found: object = {"id": name, "sha": commit, "siblings": [{"rfilename": file} for file in files], "tags": []}
@@ -86,7 +86,7 @@ class _Handler(BaseHTTPRequestHandler):
         commit = self.hub.commit_at(name, revision)
         content = self.hub.commits.get((name, commit or ""), {}).get(file)
         if content is None:
-            self._error(404, "EntryNotFound")
+            self._missing("EntryNotFound")
             return
         if self.command == "GET":
             self.hub.fetched.append(file)
