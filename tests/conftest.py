@@ -197,11 +197,23 @@ def store(tmp_path: Path, empty_store: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def shellcheck() -> str:
-    """Return the program shellcheck, which the test extra installs beside this Python."""
-    found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert found, "shellcheck is one of the test dependencies"
-    return found
+def shellcheck() -> Callable[..., None]:
+    """Return a function that asserts that shellcheck finds nothing in files, or in texts for bash."""
+    program = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert program, "shellcheck is one of the test dependencies"
+
+    def check(*scripts: Path | str, exclude: str = "") -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            files = [each for each in scripts if isinstance(each, Path)]
+            words = [f"--exclude={exclude}"] if exclude else []
+            for number, text in enumerate(each for each in scripts if isinstance(each, str)):
+                files.append(Path(folder, f"{number}.sh"))
+                files[-1].write_text(text, encoding="utf-8")
+                words.append("--shell=bash")
+            done = subprocess.run([program, *words, *files], capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stdout
+
+    return check
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,13 @@
 """Scripts that MPI starts, on a real Slurm: every rank in one communicator."""
 
 import shutil
-import subprocess
 
 import pytest
 import slurm_cluster
 from conftest import written
 from log_texts import log_texts
 from test_slurm_jobs import SCRIPT, SlurmBackend, finished
-from test_slurm_rendering import SCRIPTS, TOOLS, files, problem
+from test_slurm_rendering import SCRIPTS, files, problem
 
 from launcher import pipeline
 from launcher.model.job_spec import LogSelection
@@ -78,17 +77,13 @@ def test_a_script_starts_once_per_rank(tmp_path_factory, tmp_path, mpi):
     ],
     ids=["mpirun", "pmix", "pyxis", "apptainer"],
 )
-def test_scripts_with_mpi_are_sound(tmp_path, words):
+def test_scripts_with_mpi_are_sound(tmp_path, words, shellcheck):
     options = OPTIONS.format("--NCCL_DEBUG WARN --mca btl ^openib")
     made = files(tmp_path, *MPI, "training_cfg.entry_script=a.py", options, *words)
     assert ("mpirun " in made[SCRIPTS[0]]) == (not any("pmix" in word for word in words))
     assert ("--mpi=pmix" in made[SCRIPTS[0]]) == any("pmix" in word for word in words)
     assert "export NCCL_DEBUG=WARN" in made[SCRIPTS[2]] and "torch.distributed.run" not in made[SCRIPTS[1]]
-    for name in SCRIPTS:
-        done = subprocess.run(
-            ("shellcheck", "--shell=bash", "-"), input=made[name], capture_output=True, text=True, env=TOOLS
-        )
-        assert done.returncode == 0, (name, done.stdout)
+    shellcheck(*(made[name] for name in SCRIPTS))
 
 
 def test_the_model_parallel_library_gets_its_parameters(tmp_path):

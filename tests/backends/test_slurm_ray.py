@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
 
 import psutil
@@ -14,7 +13,7 @@ from conftest import written
 from log_texts import log_texts
 from manifest_schemas import DATA, GRPO
 from test_slurm_jobs import SlurmBackend, finished, headline
-from test_slurm_rendering import SCRIPTS, TOOLS, files, problem
+from test_slurm_rendering import SCRIPTS, files, problem
 
 from launcher import pipeline
 from launcher.common.names import RUN_DIR
@@ -70,14 +69,10 @@ def python(folder, way):
     ],
     ids=["none", "docker", "pyxis", "apptainer", "charliecloud"],
 )
-def test_every_way_to_start_a_ray_node_is_a_sound_script(tmp_path, words, expected):
+def test_every_way_to_start_a_ray_node_is_a_sound_script(tmp_path, words, expected, shellcheck):
     made = files(tmp_path, *RAY, *words)
     assert expected in "".join(made[name] for name in SCRIPTS)
-    for name in (*SCRIPTS, RAY_FILE):
-        done = subprocess.run(
-            ("shellcheck", "--shell=bash", "-"), input=made[name], capture_output=True, text=True, env=TOOLS
-        )
-        assert done.returncode == 0, (name, done.stdout)
+    shellcheck(*(made[name] for name in (*SCRIPTS, RAY_FILE)))
 
 
 def test_the_step_starts_the_head_and_the_program_with_the_bundle_s_configuration(tmp_path):

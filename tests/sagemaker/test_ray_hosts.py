@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import psutil
@@ -158,13 +157,9 @@ def test_a_change_of_what_starts_ray_is_another_recipe(render, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_scripts_of_hosts_are_sound(render):
+def test_the_scripts_of_hosts_are_sound(render, shellcheck):
     files = render(*ON_AWS).files
-    tools = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
-    for name in ("start.sh", "ray.sh"):
-        words = ("shellcheck", "--shell=bash", "-")
-        done = subprocess.run(words, input=files[name], capture_output=True, text=True, env=tools)
-        assert done.returncode == 0, (name, done.stdout)
+    shellcheck(files["start.sh"], files["ray.sh"])
 
 
 def test_mlflow_s_run_is_in_the_environment(render):
