@@ -461,6 +461,7 @@ def test_the_command_names_the_package_that_it_needs(monkeypatch, is_installed):
     assert command.endswith("  # needs: pip install mlflow") is not is_installed
 
 
+@pytest.mark.slow
 def test_an_interrupted_creation_leaves_no_store_and_the_next_makes_one(tmp_path, monkeypatch):
     from mlflow import MlflowClient
 
@@ -478,6 +479,7 @@ def test_an_interrupted_creation_leaves_no_store_and_the_next_makes_one(tmp_path
     assert [each.name for each in path.parent.iterdir()] == ["mlflow.db"]
 
 
+@pytest.mark.slow
 def test_a_store_that_has_a_part_of_its_tables_is_named_with_what_to_do(tmp_path):
     path = tmp_path / "mlflow.db"
     with contextlib.closing(sqlite3.connect(path)) as half:
