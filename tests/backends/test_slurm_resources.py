@@ -134,7 +134,7 @@ def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
         ((*CPU, f"cluster.setup=['{'x' * 4097}']"), "E102", "cluster.setup.0"),
         ((*CPU, "cluster.setup='module load a'"), "E102", "cluster.setup"),
     ],
-    ids=lambda value: " ".join(word for word in value if word.startswith("cluster.")) if value else None,
+    ids=lambda value: " ".join(word[:80] for word in value if word.startswith("cluster.")) if value else None,
 )
 def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
     if code is None:  # Hydra keeps a backslash and a letter
