@@ -5,12 +5,11 @@ import http.server
 import importlib.util
 import json
 import socket
-import threading
 import time
 from types import SimpleNamespace
 
 import pytest
-from background import await_true
+from background import await_true, serving
 from conftest import LLAMA_K8S
 from whole_jobs import run
 
@@ -45,10 +44,9 @@ def server(status=200):
         def log_message(self, *_):
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with serving(httpd):
         yield f"json://user:{TOKEN}@127.0.0.1:{httpd.server_port}/", received
-        httpd.shutdown()
 
 
 @contextlib.contextmanager

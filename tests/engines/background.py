@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -62,6 +63,19 @@ def _is_running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return state not in "TtZX"
+
+
+@contextlib.contextmanager
+def serving(server: socketserver.BaseServer) -> Iterator[None]:
+    """Serve in a thread until the block ends."""
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 class Collected(threading.Thread):

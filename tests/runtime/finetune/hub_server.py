@@ -5,11 +5,12 @@ Source: huggingface_hub documentation, HfApi.model_info, hf_hub_download, and th
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
+
+import background
 
 Files = Mapping[str, bytes]
 
@@ -99,11 +100,5 @@ def serving(hub: Hub) -> Iterator[Hub]:
     """Serve a hub at its `url` for a while."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with background.serving(server):
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
