@@ -62,10 +62,10 @@ def shared_memory() -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def new_manager(memory: Path, stores: list[StoreTier] | None = None) -> CheckpointManager:
+def new_manager(memory: Path) -> CheckpointManager:
     rank, size = dist.get_rank(), dist.get_world_size()
     tier = MemoryTier(NodeMemory(memory / "ns", rank, 1), 1, size, 0)
-    return CheckpointManager(tier, stores or [], CheckpointLog("ns", rank))
+    return CheckpointManager(tier, [], CheckpointLog("ns", rank))
 
 
 def memory_times(memory: Path, total_bytes: int) -> Times:

@@ -11,6 +11,7 @@ import tarfile
 import time
 from pathlib import Path
 
+import background
 import contract_jobs
 import pytest
 
@@ -65,7 +66,7 @@ def test_kills(tmp_path, report):
         pid = contract_jobs.operator_of(bundle.directory)
         if pid:
             os.kill(pid, signal.SIGKILL)
-        contract_jobs.wait_for(lambda: not contract_jobs.processes_of(tmp_path))
+        background.await_true(lambda: not contract_jobs.processes_of(tmp_path))
         found[_left(output)] += 1
         assert backend.status(handle).state.is_final
     report(f"killed {KILLS} times at random: {found}, processes left 0")

@@ -85,7 +85,7 @@ def written(space, pods, followers, words, total):
     for start in range(0, len(words), PART):
         for pod in pods:
             space.cluster.kubelet.write(pod, *words[start : start + PART])
-    await_true(lambda: all(len(each.got) and each.got[-1] >= total for each in followers), MOST_S)
+    await_true(lambda: all(len(each.got) and each.got[-1] >= total for each in followers), timeout_s=MOST_S)
     return memory_mib()
 
 

@@ -1,7 +1,6 @@
 """How long training is blocked by a change of size, with workers that start anew and with workers that stay."""
 
 import itertools
-import json
 import os
 import statistics
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import ROOT
+from tiny_jobs import launch, losses, records, trained_alone
 
 from launcher.backends.local.scenario_files import shipped_names
 
@@ -39,8 +39,8 @@ def blocked_s(folder: Path, mode: str, steps: tuple[int, ...], *words: str) -> d
         f"{{at:{{step:{lost}}},node_loss:{{node:1}}}},{{at:{{step:{three}}},capacity:4}}"
     )
     run_dir = finished(folder, mode, "recipes.elastic_policy.max_nodes=3", f"+cluster.events=[{chain}]", *words)
-    starts = _lines(run_dir / "starts.jsonl")
-    ends = {line["attempt"]: line["time"] for line in _lines(run_dir / "metrics.jsonl")}
+    starts = records(run_dir / "starts.jsonl")
+    ends = {line["attempt"]: line["time"] for line in records(run_dir / "metrics.jsonl")}
     return {
         change: after["restored"] - max(end for attempt, end in ends.items() if attempt < after["attempt"])
         for change, after in zip(CHANGES, starts[1:], strict=False)
@@ -65,36 +65,11 @@ def running(folder: Path, mode: str, *words: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*command, *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL)
 
 
-def alone(folder: Path, *words: str) -> list[float]:
-    """Return the losses of the same training in one process."""
-    folder.mkdir()
-    command = [sys.executable, str(ROOT / "main.py"), "recipes.training_config.mlflow.enabled=false", "dry_run=true"]
-    subprocess.run([*command, *words], cwd=folder, stdout=subprocess.DEVNULL, check=True)
-    (bundle,) = folder.glob("results/*")
-    config = min((bundle / "configs").iterdir())
-    (folder / "configs").mkdir()
-    (folder / "configs" / "config.yaml").write_bytes(config.read_bytes())
-    train = [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs")]
-    own = {"PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run"), "OMP_NUM_THREADS": "1"}
-    subprocess.run(train, env=os.environ | own, cwd=folder, stdout=subprocess.DEVNULL, check=True)
-    return losses(folder / "run")
-
-
-def losses(run_dir: Path) -> list[float]:
-    """Return the loss of each step, of the attempt that did it last."""
-    found = {line["step"]: line["loss"] for line in _lines(run_dir / "metrics.jsonl") if "loss" in line}
-    return [found[step] for step in sorted(found)]
-
-
 def samples(run_dir: Path) -> list[int]:
     """Return every sample that the model has learned from."""
-    kept = {line["step"]: line["attempt"] for line in _lines(run_dir / "metrics.jsonl")}
-    lines = [line for path in (run_dir / "samples").iterdir() for line in _lines(path)]
+    kept = {line["step"]: line["attempt"] for line in records(run_dir / "metrics.jsonl")}
+    lines = [line for path in (run_dir / "samples").iterdir() for line in records(path)]
     return [each for line in lines if kept.get(line["step"]) == line["attempt"] for each in line["samples"]]
-
-
-def _lines(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.mark.timeout(3600)
@@ -123,23 +98,19 @@ def test_training_that_is_blocked(tmp_path, report, name, words, steps):
 @pytest.mark.timeout(3600)
 def test_every_scenario_in_both_modes(tmp_path, report):
     """Targets: every sample once an epoch, and losses within 1e-6 of one process."""
-    expected = alone(tmp_path / "alone", f"{ARGS}.min_step_seconds=0")
-    command = [sys.executable, str(ROOT / "main.py"), "recipes.training_config.mlflow.enabled=false"]
-    command += [f"{ARGS}.log_samples=true", "+cluster.hang={expectedRecurringFrequencyInSeconds:15}"]
+    untracked = "recipes.training_config.mlflow.enabled=false"
+    expected = trained_alone(tmp_path / "alone", untracked, f"{ARGS}.min_step_seconds=0", OMP_NUM_THREADS="1")
+    job = (untracked, f"{ARGS}.log_samples=true", "+cluster.hang={expectedRecurringFrequencyInSeconds:15}")
     for mode, name in itertools.product(("in_place", "restart"), shipped_names()):
-        folder = tmp_path / f"{mode}-{name}"
-        folder.mkdir()
         words = [f"cluster.scenario={name}", f"recipes.elastic_policy.resize={mode}"]
         if name == "partial-preemption":
             tiers = "base_priority_class:high-priority,elastic_priority_class:low-priority"
             words.append(f"++recipes.elastic_policy.preemption={{{tiers}}}")
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        subprocess.run([*command, *words], cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=True)
-        (run_dir,) = folder.glob("results/*/run")
+        run_dir = launch(tmp_path / f"{mode}-{name}", *job, *words, OMP_NUM_THREADS="1")
         worst = max(abs(a - b) / b for a, b in zip(losses(run_dir), expected, strict=True))
         epochs = len(seen := samples(run_dir)) // NUM_SAMPLES
         assert Counter(seen) == Counter({position: epochs for position in range(NUM_SAMPLES)})
-        later = _lines(run_dir / "starts.jsonl")[1:]
+        later = records(run_dir / "starts.jsonl")[1:]
         in_place = sum(start["kept_by"] is not None for start in later)
         report(f"{name}, {mode}: losses within {worst:.1e}, {len(later)} changes, {in_place} in place")
 
@@ -151,7 +122,7 @@ def test_the_time_of_a_step(tmp_path, report):
     found: dict[str, list[float]] = {"restart": [], "in_place": []}
     for number in range(ROUNDS):
         for mode, each in found.items():
-            lines = _lines(finished(tmp_path / f"{mode}-{number}", mode, *words) / "metrics.jsonl")
+            lines = records(finished(tmp_path / f"{mode}-{number}", mode, *words) / "metrics.jsonl")
             each.append(statistics.median(line["samples"] / line["samples_per_s"] for line in lines[20:]))
     anew, stays = (statistics.median(each) for each in found.values())
     ratio = stays / anew

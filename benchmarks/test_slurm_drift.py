@@ -4,17 +4,12 @@ Any other number of ranks adds the same numbers in another order, and training a
 training on a fixed number of ranks is compared, too: its difference is not due to a transition.
 """
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import slurm_cluster
-import yaml
 from background import await_true
-from conftest import ROOT
+from tiny_jobs import launch, losses, records, trained_alone
 
 from launcher.operator.job_request import request_size
 
@@ -27,40 +22,9 @@ SLURM = ("cluster=slurm", "instance_type=m5.2xlarge", f"{ARGS}.min_step_seconds=
 WINDOW = 50
 
 
-def launch(folder: Path, *words: str) -> Path:
-    """Launch a job; return its bundle."""
-    folder.mkdir(parents=True)
-    command = [sys.executable, str(ROOT / "main.py"), *JOB, *words]
-    subprocess.run(command, cwd=folder, stdout=subprocess.DEVNULL, timeout=500, check=True)
-    (bundle,) = folder.glob("results/*")
-    return bundle
-
-
-def records(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def losses(run_dir: Path) -> list[float]:
-    """Return the loss of each step; that of the last start that did it."""
-    lines = {line["step"]: line["loss"] for line in records(run_dir / "metrics.jsonl")}
-    return [lines[step] for step in sorted(lines)]
-
-
-def alone(folder: Path) -> list[float]:
-    """Return the losses of the same training in one process."""
-    of_one_node, *_ = sorted((launch(folder / "planned", "dry_run=true") / "configs").iterdir())
-    config = yaml.safe_load(of_one_node.read_text())
-    (folder / "configs").mkdir()
-    (folder / "configs" / "config.yaml").write_text(yaml.safe_dump(config))
-    command = [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs")]
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run")}
-    subprocess.run(command, env=env, cwd=folder, stdout=subprocess.DEVNULL, timeout=500, check=True)
-    return losses(folder / "run")
-
-
 def elastic(folder: Path, cluster: slurm_cluster.Cluster) -> tuple[list[float], list[int]]:
     """Return losses and sizes of a job that shrinks to 2 nodes, grows to 4, and loses one that comes back."""
-    run_dir = launch(folder, *SLURM) / "run"
+    run_dir = launch(folder, *JOB, *SLURM)
 
     def sizes() -> list[int]:
         return [event["size"] for event in records(run_dir / "events.jsonl") if event["kind"] == "running"]
@@ -94,10 +58,8 @@ def differences(mine: list[float], reference: list[float]) -> str:
 def test_losses_of_an_elastic_job(tmp_path, report, monkeypatch):
     """Target: at most 1e-6 in the first 150 steps, and no more than a fixed number of ranks differs by after that."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    reference = alone(tmp_path / "alone")
-    fixed = [
-        losses(launch(tmp_path / f"fixed-{size}", f"recipes.trainer.num_nodes={size}") / "run") for size in (2, 4)
-    ]
+    reference = trained_alone(tmp_path / "alone", *JOB)
+    fixed = [losses(launch(tmp_path / f"fixed-{size}", *JOB, f"recipes.trainer.num_nodes={size}")) for size in (2, 4)]
     folder = tmp_path / "slurm"
     folder.mkdir()
     with slurm_cluster.running(folder, 4, has_accounting=True) as cluster:

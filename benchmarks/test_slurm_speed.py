@@ -2,13 +2,12 @@
 
 import statistics
 import subprocess
-import sys
 import threading
 import time
 from functools import partial
 
 import pytest
-from conftest import ROOT
+import slurm_cluster
 
 from launcher import pipeline
 from launcher.backends.slurm import place
@@ -34,16 +33,7 @@ ROUNDS, JOBS = 21, 50
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    sys.path[:0] = [str(ROOT / "tests" / "engines"), str(ROOT / "tests")]
-    import slurm_cluster
-
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm")) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
+    with slurm_cluster.used(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
 
 

@@ -17,6 +17,7 @@ import pytest
 import slurm_cluster
 from background import await_true
 from conftest import ROOT
+from tiny_jobs import launch, records
 
 from launcher.operator.job_request import request_size
 
@@ -30,26 +31,15 @@ JOB = (
 PARTS = ("wait_s", "stop_s", "regroup_s", "restart_s")
 
 
-def launch(folder: Path, *words: str, env: dict[str, str]) -> Path:
-    """Launch a job; return its run folder."""
-    folder.mkdir(parents=True)
-    command = [sys.executable, str(ROOT / "main.py"), *JOB, *words]
-    own = {**os.environ, **env, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command, cwd=folder, env=own, stdout=subprocess.DEVNULL, timeout=300, check=True)
-    (run_dir,) = folder.glob("results/*")
-    return run_dir / "run"
-
-
 def started(run_dir: Path) -> int:
     """Return how many starts of the workers have done a step."""
-    events = run_dir / "events.jsonl"
-    return sum('"running"' in line for line in events.read_text().splitlines()) if events.exists() else 0
+    return sum(event["kind"] == "running" for event in records(run_dir / "events.jsonl"))
 
 
 def on_slurm(folder: Path, conf: Path, most: int) -> Path:
     """Return the run folder of a job that shrinks to half of its nodes and grows again."""
     words = ("cluster=slurm", "instance_type=m5.2xlarge", f"recipes.trainer.num_nodes={most}")
-    run_dir = launch(folder, *words, env={"SLURM_CONF": str(conf)})
+    run_dir = launch(folder, *JOB, *words, SLURM_CONF=str(conf), OMP_NUM_THREADS="1")
     for number, size in enumerate((most // 2, most), 1):
         await_true(lambda number=number: started(run_dir) >= number)
         time.sleep(3)
@@ -61,7 +51,7 @@ def on_slurm(folder: Path, conf: Path, most: int) -> Path:
 def on_this_machine(folder: Path, most: int) -> Path:
     """Return the run folder of the same job with cluster=local."""
     events = f"+cluster.events=[{{at:{{step:20}},capacity:{most // 2}}},{{at:{{step:60}},capacity:{most}}}]"
-    return launch(folder, events, f"recipes.trainer.num_nodes={most}", env={})
+    return launch(folder, *JOB, events, f"recipes.trainer.num_nodes={most}", OMP_NUM_THREADS="1")
 
 
 def plain(before: int, after: int) -> dict[str, float]:
@@ -74,7 +64,7 @@ def plain(before: int, after: int) -> dict[str, float]:
 
 def pauses(run_dir: Path) -> list[float]:
     """Return the seconds between the last step of each start of the workers and the first step of the next."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    lines = records(run_dir / "metrics.jsonl")
     pairs = [pair for pair in itertools.pairwise(lines) if pair[0]["attempt"] != pair[1]["attempt"]]
     return [after["time"] - after["samples"] / after["samples_per_s"] - before["time"] for before, after in pairs]
 
@@ -138,7 +128,7 @@ def test_growing_by_a_requeue(tmp_path, report):
     with slurm_cluster.running(folder, 4) as cluster:
         for number in range(ROUNDS):
             run_dir = on_slurm(tmp_path / f"slurm-{number}", cluster.conf, 4)
-            events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+            events = records(run_dir / "events.jsonl")
             (start,) = (place for place, event in enumerate(events) if event.get("reason") == "suspend")
             kinds = {event["kind"]: event["time"] for event in events[: start - 1 : -1]}  # the first of each kind
             marks = [kinds[kind] for kind in ("stopping", "stopped", "spawned", "starting", "running")]

@@ -27,7 +27,7 @@ import skips
 from launcher import pipeline
 from launcher.api.checking import placeholders
 from launcher.cli import main as cli
-from launcher.common import process, redaction
+from launcher.common import names, process, redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config import catalogue
 from launcher.config.catalogue import Entry
@@ -35,6 +35,7 @@ from launcher.config.compose import compose
 from launcher.config.composed_files import CompositionCache
 from launcher.model.composition import Composition
 from launcher.model.context import LaunchContext
+from launcher.model.job_spec import Bundle
 
 LLAMA = "fine-tuning/llama/llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora"
 SHORT = LLAMA.rpartition("/")[2]
@@ -90,6 +91,20 @@ def frozen_context(cwd: Path) -> LaunchContext:
         git_revision=lambda: "0" * 40,
         versions={"hydra-core": "1.3.2"},
     )
+
+
+def rendered(folder: Path, *words: str) -> Bundle:
+    """Return the bundle that a launch in a folder renders."""
+    context = frozen_context(folder)
+    return pipeline.render(pipeline.prepare(words, context, CACHE), context)
+
+
+def written(folder: Path, *words: str) -> Bundle:
+    """Write the bundle of a launch in a folder; each job of one name needs a folder of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    bundle = rendered(folder, *words)
+    pipeline.write(bundle)
+    return bundle
 
 
 @functools.cache
@@ -182,11 +197,23 @@ def store(tmp_path: Path, empty_store: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def shellcheck() -> str:
-    """Return the program shellcheck, which the test extra installs beside this Python."""
-    found = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    assert found, "shellcheck is one of the test dependencies"
-    return found
+def shellcheck() -> Callable[..., None]:
+    """Return a function that asserts that shellcheck finds nothing in files, or in texts for bash."""
+    program = shutil.which("shellcheck", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    assert program, "shellcheck is one of the test dependencies"
+
+    def check(*scripts: Path | str, exclude: str = "") -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            files = [each for each in scripts if isinstance(each, Path)]
+            words = [f"--exclude={exclude}"] if exclude else []
+            for number, text in enumerate(each for each in scripts if isinstance(each, str)):
+                files.append(Path(folder, f"{number}.sh"))
+                files[-1].write_text(text, encoding="utf-8")
+                words.append("--shell=bash")
+            done = subprocess.run([program, *words, *files], capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stdout
+
+    return check
 
 
 @pytest.fixture(scope="session")
@@ -213,6 +240,14 @@ def logged() -> Iterator[io.StringIO]:
     yield text
     logging.root.removeHandler(handler)
     logging.root.setLevel(level)
+
+
+@pytest.fixture
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give the test a node's memory and a run folder of its own."""
+    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
+    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """What every backend must do with a job, from its submission to its end. One suite; each backend brings a stage.
 
-A module of tests that imports these tests and `submitted` defines a module-scoped fixture `stage`, a Stage.
+A module of tests that imports * from here defines a module-scoped fixture `stage`, a Stage. One whose jobs can be
+resized imports the test of that, too.
 """
 
 import threading
@@ -9,15 +10,29 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from conftest import frozen_context
+from background import await_true
+from conftest import written
 from log_texts import log_texts, shown
 
 from launcher import pipeline
 from launcher.bundle import store as bundles
+from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.model.backend import Backend
 from launcher.model.job_spec import Bundle, JobHandle, JobState, LogSelection
+
+__all__ = [
+    "submitted",
+    "test_a_cancelled_job_has_ended_for_everybody",
+    "test_a_failed_job_says_why",
+    "test_a_job_that_is_there_is_not_submitted_again",
+    "test_a_submitted_job_is_found_again_from_its_record",
+    "test_an_ended_job_can_still_be_looked_at",
+    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
+    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
+    "test_waiting_ends_when_its_time_is_over",
+]
 
 NODES = 2
 START_TIMEOUT_S = 90.0
@@ -43,6 +58,44 @@ class Stage(Protocol):
         """Let the job succeed or fail."""
 
 
+WORKER = """
+import os, pathlib, sys, time
+if sys.argv[1:2] == ["--orders"]:
+    orders = pathlib.Path(sys.argv[2])
+else:
+    orders = pathlib.Path(os.environ["RECIPES_RUN_DIR"], f"orders-{os.environ['RANK']}")
+done = 0
+while True:
+    for order in (orders.read_text() if orders.exists() else "").splitlines()[done:]:
+        done += 1
+        word, _, rest = order.partition(" ")
+        if word == "exit":
+            os._exit(int(rest))
+        print(rest, flush=True)
+    time.sleep(0.05)
+"""
+"""Does as the file that `OrderedStage.orders` names tells it."""
+
+
+class OrderedStage:
+    """The hand of a Stage whose ranks with logs run WORKER."""
+
+    def say(self, handle: JobHandle, rank: int, line: str) -> None:
+        self._order(handle, rank, f"say {line}")
+
+    def end(self, handle: JobHandle, state: JobState) -> None:
+        for rank in range(num_ranks(self)):
+            self._order(handle, rank, f"exit {0 if state is JobState.SUCCEEDED else 3}")
+
+    def orders(self, handle: JobHandle, rank: int) -> Path:
+        """Return the file of what a rank must do."""
+        return handle.bundle_dir / RUN_DIR / f"orders-{rank}"
+
+    def _order(self, handle: JobHandle, rank: int, order: str) -> None:
+        with self.orders(handle, rank).open("a") as file:
+            file.write(f"{order}\n")
+
+
 def write_bundle(folder: Path, name: str, cluster: str, *overrides: str) -> Bundle:
     """Write the bundle of an untracked elastic job of NODES nodes, one process each; its name begins with `name`."""
     recipe = (
@@ -54,11 +107,7 @@ def write_bundle(folder: Path, name: str, cluster: str, *overrides: str) -> Bund
         "recipes.elastic_policy.max_nodes=4",
         "++recipes.scale_config=auto",
     )
-    context = frozen_context(folder)
-    words = ("recipes=training/tiny/tiny_lm_cpu", f"cluster={cluster}", *recipe, *overrides)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
-    pipeline.write(bundle)
-    return bundle
+    return written(folder, "recipes=training/tiny/tiny_lm_cpu", f"cluster={cluster}", *recipe, *overrides)
 
 
 @pytest.fixture(scope="module")
@@ -112,13 +161,6 @@ def workers_lines(lines):
     return [line for line in lines if line.kind == "line"]
 
 
-def until(condition, what):
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {TIMEOUT_S} s for {what}"
-        time.sleep(0.05)
-
-
 class Follower:
     """Reads a job's log in a thread, until the job has ended."""
 
@@ -167,7 +209,7 @@ def test_logs_of_several_ranks_are_followed_to_the_end_each_line_once(stage, sub
     for number in range(20):
         for rank in range(ranks):
             stage.say(record.handle, rank, f"line {number} of {rank}")
-    until(
+    await_true(
         lambda: (
             f"rank {ranks - 1} | line 19 of {ranks - 1}"
             in log_texts(stage.backend(), record.handle, LogSelection(ranks=None), follow=False)
@@ -246,7 +288,7 @@ def test_a_cancelled_job_has_ended_for_everybody(stage, submitted):
     seen = []
     waiter = threading.Thread(target=lambda: seen.extend(registry.changes(record, stage.backend())), daemon=True)
     waiter.start()
-    until(lambda: seen, "the first status")
+    await_true(lambda: seen, "the first status")
     status = registry.cancel(record, stage.backend(), "ada")
     assert status.state is JobState.CANCELLED
     waiter.join(TIMEOUT_S)

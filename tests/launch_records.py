@@ -94,13 +94,13 @@ class Job:
         self.event("ended", after_s, message=state, state=state, exit_code=0, **fields)
 
 
-def grow(job, to_nodes, message, *, steps_meanwhile=12):
+def grow(job, to_nodes, message):
     """Add nodes gracefully: pre-warmed while training goes on."""
     came = job.event("scenario", message=message)
     job.decide("scale-up", to_nodes, came + 0.01, 0.3)
     new = [node for node in range(10) if node not in job.nodes][: to_nodes - len(job.nodes)]
     job.event("spawned", nodes=new)
-    job.train(steps_meanwhile)
+    job.train(12)
     job.event("prewarmed", nodes=new)
     job.stop()
     job.start([*job.nodes, *new])

@@ -1,5 +1,6 @@
 """The values of published recipes: those of our files, as they are written, and what identifies them."""
 
+import functools
 import hashlib
 import json
 
@@ -28,6 +29,7 @@ def over(tree, other):
     return {**tree, **{key: over(tree.get(key), value) for key, value in other.items()}} if both else other
 
 
+@functools.cache
 def merged(file):
     """Return what a recipe or part and those it is made of set, with references as they are written."""
     tree, found = yaml_io.load(file.read_text()), {}
@@ -36,6 +38,38 @@ def merged(file):
         if package != "_global_":  # keys outside the recipe
             found = over(found, tree if name == "_self_" else merged(part(file, name)))
     return found
+
+
+def own_values(file):
+    """Return what a recipe sets itself, by path."""
+    return dict(leaves({key: value for key, value in yaml_io.load(file.read_text()).items() if key != "defaults"}))
+
+
+def inherited_values(file):
+    """Return what the parts of a recipe set, by path."""
+    found = {}
+    for name, package in defaults_of(file):
+        if package != "_global_":
+            found = over(found, merged(part(file, name)))
+    return dict(leaves(found))
+
+
+def defaults_of(file):
+    """Return the names of the parts of a recipe or part, each with the package of its keys."""
+    named = (default.partition("@") for default in yaml_io.load(file.read_text()).get("defaults", ()))
+    return [(name, package) for name, _, package in named if name != "_self_"]
+
+
+@functools.cache
+def parts_of(file):
+    """Return the files that a recipe or part is made of."""
+    direct = [part(file, name) for name, _ in defaults_of(file)]
+    return frozenset(direct).union(*map(parts_of, direct))
+
+
+def text_of(value):
+    """Return a value as text in which 1, 1.0 and true differ, as they do for the container."""
+    return json.dumps(value, sort_keys=True)
 
 
 def digest(tree):

@@ -405,6 +405,7 @@ def test_costs_are_those_of_the_given_prices(plan):
         plan.cost({"ml.p5.48xlarge": "cheap"})
 
 
+@pytest.mark.slow
 def test_sizes_are_a_data_frame(plan):
     pandas = pytest.importorskip("pandas")
     frame = plan.sizes.frame()

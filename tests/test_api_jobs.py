@@ -8,8 +8,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from background import await_true
 from conftest import ROOT
-from whole_jobs import ONE_THREAD, mlflow_run, wait_for
+from whole_jobs import ONE_THREAD, mlflow_run
 
 import launcher
 from launcher import JobFailed, JobState, JobTimeout, ProblemsFound
@@ -58,7 +59,7 @@ def test_a_job_outlives_the_killed_process_that_submitted_it_and_another_one_end
     process, job = submitted(600, LONG, "mine")
     process.kill()
     process.wait()
-    wait_for(lambda: len(job.metrics()) > 2, "steps after the submitting process was killed")
+    await_true(lambda: len(job.metrics()) > 2, "steps after the submitting process was killed")
     assert launcher.attach("mine").name == job.name
     assert [each.name for each in launcher.jobs(state="running")] == [job.name]
     with pytest.raises(JobTimeout):
@@ -73,8 +74,8 @@ def test_a_job_outlives_the_killed_process_that_submitted_it_and_another_one_end
     assert ended.state is JobState.CANCELLED and ended.message.startswith("cancelled by ")
     with pytest.raises(JobFailed, match="cancelled"):
         job.result()
-    wait_for(lambda: mlflow_run(here)[1].info.status == "KILLED", "the MLflow run to be closed")
-    wait_for(lambda: not processes_of(job.folder), "the processes to end")
+    await_true(lambda: mlflow_run(here)[1].info.status == "KILLED", "the MLflow run to be closed")
+    await_true(lambda: not processes_of(job.folder), "the processes to end")
 
 
 @pytest.mark.sample
@@ -86,7 +87,7 @@ def test_a_job_runs_to_its_end_has_a_result_and_is_launched_again(here):
     assert 0 < job.goodput <= 1
     assert job.timeline().restarts == 0
     assert any(event.kind for event in job.events())
-    wait_for(lambda: mlflow_run(here)[1].info.status == "FINISHED", "the MLflow run to be closed")
+    await_true(lambda: mlflow_run(here)[1].info.status == "FINISHED", "the MLflow run to be closed")
     with pytest.raises(ProblemsFound, match="E726 dry_run"):
         job.rerun({"dry_run": True})
     with pytest.raises(ProblemsFound, match="E715"):
@@ -99,25 +100,25 @@ def test_a_job_runs_to_its_end_has_a_result_and_is_launched_again(here):
 
 def test_a_job_that_is_not_detached_ends_with_its_process(here):
     process, job = submitted(600, LONG, "bound", detach=False)
-    wait_for(lambda: job.status.state is JobState.RUNNING, "the job to run")
+    await_true(lambda: job.status.state is JobState.RUNNING, "the job to run")
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert job.wait(timeout=200).state in (JobState.CANCELLED, JobState.FAILED)
-    wait_for(lambda: mlflow_run(here)[1].info.status in ("KILLED", "FAILED"), "the MLflow run to be closed")
-    wait_for(lambda: not processes_of(job.folder), "the processes to end")
+    await_true(lambda: mlflow_run(here)[1].info.status in ("KILLED", "FAILED"), "the MLflow run to be closed")
+    await_true(lambda: not processes_of(job.folder), "the processes to end")
 
 
 def test_a_job_whose_follower_is_killed_leaves_no_process(here):
     process, job = submitted(0, LONG, "orphan")
     process.wait()
-    wait_for(lambda: job.status.state is JobState.RUNNING, "the job to run")
+    await_true(lambda: job.status.state is JobState.RUNNING, "the job to run")
     (follower,) = [
         pid for pid in processes_of(job.folder) if "launcher.api.detached" in psutil.Process(pid).cmdline()
     ]
     os.kill(follower, signal.SIGKILL)
     assert job.wait(timeout=200).state.is_final
     assert mlflow_run(here)[1].info.status in ("KILLED", "FAILED")  # no other process closes it
-    wait_for(lambda: not processes_of(job.folder), "the processes to end")
+    await_true(lambda: not processes_of(job.folder), "the processes to end")
 
 
 def test_a_program_that_fails_is_raised_as_the_failure_of_the_job(here):

@@ -10,10 +10,9 @@ import time
 
 import pytest
 from conftest import ELASTIC, LLAMA, ROOT, composed, needed_by, shipped
-from published_recipes import GOLDEN
+from published_recipes import GOLDEN, inherited_values, own_values, parts_of, recipe_file, text_of
 
 from launcher import pipeline
-from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import ProblemsFound
 from launcher.config import catalogue
@@ -25,8 +24,7 @@ from launcher.planning.check import check
 PUBLISHED = json.loads((ROOT / "tests" / "golden" / "llmft_published_values.json").read_text())
 """Values of the published LLMFT recipes (release of 2026-06-22): sets that many share, and what each has besides."""
 NAMES = list(PUBLISHED["recipes"])
-OWN = [each.name for each in shipped() if each.model_type == "llm_finetuning_aws" and not each.is_published]
-"""Fine-tuning recipes of models that no published recipe has."""
+PARTS = set((COLLECTION / "base").rglob("*.yaml"))
 MODEL = """defaults:
   - /base/llmft/common@_here_
   - /base/llmft/technique/dpo_lora@_here_
@@ -49,26 +47,6 @@ def published(name):
 @functools.cache
 def listed():
     return {entry.name: entry for entry in shipped()}
-
-
-def text_of(value):
-    """Return a value as text in which 1, 1.0 and true differ, as they do for the container."""
-    return json.dumps(value, sort_keys=True)
-
-
-def own_leaves(file):
-    tree = yaml_io.load(file.read_text())
-    return dict(leaves({key: value for key, value in tree.items() if key != "defaults"}))
-
-
-def parts_of(file):
-    """Yield the files that a recipe or part is made of, lowest precedence first."""
-    for default in yaml_io.load(file.read_text()).get("defaults", ()):
-        name = default.partition("@")[0]
-        if name != "_self_":
-            part = COLLECTION / f"{name[1:]}.yaml" if name[0] == "/" else file.with_name(f"{name}.yaml")
-            yield from parts_of(part)
-            yield part
 
 
 @pytest.mark.slow
@@ -113,14 +91,13 @@ def test_recipe_files_are_short():
     assert max(lengths) <= 40
 
 
-@pytest.mark.parametrize("name", [*NAMES, *OWN])
-def test_a_recipe_says_only_what_is_its_own(name):
-    file = COLLECTION / "recipes" / f"{name}.yaml"
-    inherited = {path: value for part in parts_of(file) for path, value in own_leaves(part).items()}
-    repeated = {
-        p for p, value in own_leaves(file).items() if p in inherited and text_of(value) == text_of(inherited[p])
-    }
-    assert repeated == set()
+def test_a_recipe_says_only_what_is_its_own():
+    repeated = {}
+    for name in recipe_names():
+        known = inherited_values(recipe_file(name))
+        own = own_values(recipe_file(name)).items()
+        repeated[name] = [path for path, value in own if path in known and text_of(value) == text_of(known[path])]
+    assert {name: paths for name, paths in repeated.items() if paths} == {}
 
 
 def test_no_two_files_are_the_same():
@@ -132,11 +109,15 @@ def test_no_two_files_are_the_same():
     assert [names for names in texts.values() if len(names) > 1] == []
 
 
-@pytest.mark.slow
 def test_every_part_is_used():
-    used = {part for entry in listed().values() for part in parts_of(entry.path)}
-    assert [p for family in ("llmft", "elastic") for p in (COLLECTION / "base" / family).rglob("*") if p.is_file()]
-    assert {p for family in ("llmft", "elastic") for p in (COLLECTION / "base" / family).rglob("*.yaml")} <= used
+    used = {part for name in recipe_names() for part in parts_of(recipe_file(name))}
+    assert used == PARTS
+
+
+def test_a_part_begins_with_a_sentence_that_says_what_it_is():
+    lines = {part: part.read_text().partition("\n")[0] for part in PARTS if "llmft" not in part.parts}
+    assert len(lines) > 100
+    assert [part for part, line in lines.items() if not (line.startswith("# ") and line.endswith("."))] == []
 
 
 def entry_of(tree, name, folder):

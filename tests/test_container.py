@@ -1,7 +1,6 @@
 """An image of one's own: its build context read by linters, its entrypoint run as process 1 with the real agent."""
 
 import ast
-import contextlib
 import importlib.metadata
 import json
 import os
@@ -11,13 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from pathlib import Path
 
 import psutil
 import pytest
 from conftest import ELASTIC, LLAMA_K8S, ROOT
+from contained import Contained
 from ports import free_ports
 
 from launcher.api.files import write_new
@@ -31,8 +30,6 @@ from launcher.operator.types import AgentState
 
 BASE = "me/torch:2.9.0"
 OWN = ("cluster.runtime=launcher", f"container={BASE}")
-TIMEOUT_S = 240.0
-NEW_PID_NAMESPACE = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")
 PROGRAM = """
 import os, pathlib, sys, time
 import launcher
@@ -40,12 +37,6 @@ text = f"{launcher.__file__} {os.environ['WORLD_SIZE']} {sys.argv[1:]}"
 pathlib.Path(f"rank-{os.environ['RANK']}").write_text(text)
 time.sleep(float(sys.argv[1]))
 """
-
-
-def is_allowed(command) -> bool:
-    with contextlib.suppress(OSError):
-        return subprocess.run([*command, "true"], capture_output=True, timeout=200).returncode == 0
-    return False
 
 
 @pytest.fixture(scope="module")
@@ -56,16 +47,12 @@ def built(tmp_path_factory):
     return folder
 
 
-class Pod:
-    """The entrypoint as a container would start it, as process 1 where this machine allows that.
-
-    Of the launcher it finds only what the image has.
-    """
+class Pod(Contained):
+    """The entrypoint as a container would start it. Of the launcher it finds only what the image has."""
 
     def __init__(self, built, work, program, start=(), **variables):
-        self.work, (self.port, self.master) = work, free_ports(2)
+        self.port, self.master = free_ports(2)
         self.short = tempfile.mkdtemp()  # the agent's socket is named by its pid, which is 1 in every pod
-        self.is_process_one = is_allowed(NEW_PID_NAMESPACE)
         path = os.pathsep.join([str(built / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]])
         environment = {
             "PATH": path,
@@ -78,41 +65,13 @@ class Pod:
         }
         # The folder that the agent writes to is the image's, which this machine does not have.
         words = [built / "bin/entrypoint", f"--rdzv-conf=resource_config_dir={work}", *program]
-        with (work / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [*(NEW_PID_NAMESPACE if self.is_process_one else ()), *start, *words],
-                cwd=work,
-                env=environment,
-                stdout=log,
-                stderr=log,
-            )
+        super().__init__(work, [*start, *words], environment)
         self.agent = AgentClient("127.0.0.1", self.port)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for process in [*self.below(), self.process]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        self.process.wait()
+    def __exit__(self, *error):
+        super().__exit__(*error)
         self.agent.close()
         shutil.rmtree(self.short)
-
-    def below(self):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            return psutil.Process(self.process.pid).children(recursive=True)
-        return []
-
-    def main_process(self):
-        one = psutil.Process(self.process.pid)
-        return one.children()[0] if self.is_process_one else one
-
-    def until(self, condition):
-        deadline = time.monotonic() + TIMEOUT_S
-        while not condition():
-            assert self.process.poll() is None and time.monotonic() < deadline, (self.work / "log").read_text()
-            time.sleep(0.05)
 
     def state(self):
         try:
@@ -142,7 +101,7 @@ def test_the_entrypoint_runs_commands_workers_and_commands_from_what_is_in_the_i
         pod.start()
         pod.until(lambda: pod.state() is AgentState.COMPLETED)
         pod.agent.shutdown()
-        assert pod.process.wait(TIMEOUT_S) == 0
+        assert pod.wait() == 0
     ranks = [(work / f"rank-{rank}").read_text() for rank in range(2)]
     assert ranks == [f"{built / 'lib/launcher/__init__.py'} 2 ['0', '--name=two words']"] * 2
     assert (work / "pre").read_text() == "it is\nbash 0\n"
@@ -166,7 +125,7 @@ def test_the_agent_is_the_process_that_the_kubelet_started_and_ends_while_it_wai
         if pod.is_process_one:
             assert re.search(r"NSpid:\t\d+\t1\n", Path(f"/proc/{main.pid}/status").read_text())
         main.send_signal(signal.SIGTERM)
-        status = pod.process.wait(TIMEOUT_S)
+        status = pod.wait()
     assert status == 128 + signal.SIGTERM
 
 
@@ -180,7 +139,7 @@ def test_sigterm_ends_the_agent_while_it_imports(built, work):
             lambda: int(catches.search(Path(f"/proc/{pod.main_process().pid}/status").read_text())[1], 16) & bit
         )
         pod.main_process().send_signal(signal.SIGTERM)
-        assert pod.process.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+        assert pod.wait() == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow
@@ -191,7 +150,7 @@ def test_sigterm_ends_the_workers_and_then_the_agent(built, work):
         workers = pod.main_process().children(recursive=True)
         assert len(workers) >= 2
         pod.main_process().send_signal(signal.SIGTERM)
-        status = pod.process.wait(TIMEOUT_S)
+        status = pod.wait()
         assert not [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE]
     assert status == 128 + signal.SIGTERM
 
@@ -218,7 +177,7 @@ def test_a_pod_that_waits_for_the_operator_ends_at_once(built, work, render):
     with Pod(built, work, ["train.py", "0"], start=("/bin/bash", start), NPROC_PER_NODE="1") as pod:
         pod.until(lambda: pod.state() is AgentState.READY)
         pod.main_process().send_signal(signal.SIGTERM)
-        assert pod.process.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+        assert pod.wait() == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow
@@ -246,7 +205,7 @@ def test_a_pod_that_is_deleted_saves_what_it_trained_since_its_last_checkpoint(b
         pod.until(lambda: metrics.exists() and metrics.read_text().count("\n") >= 3)
         assert not list((work / "checkpoints").glob("*/*"))
         pod.main_process().send_signal(signal.SIGTERM)
-        assert pod.process.wait(TIMEOUT_S) == 128 + signal.SIGTERM
+        assert pod.wait() == 128 + signal.SIGTERM
     last = json.loads(metrics.read_text().splitlines()[-1])["step"]
     assert [path.name for path in (work / "checkpoints").iterdir() if str(last) in path.name]
 

@@ -133,6 +133,7 @@ def test_the_picture_is_the_same_bytes_again(recipes, file, tmp_path, suffix):
     assert first == second and len(first) > 5_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", [{12: 1}, {12: 1, 13: 2}, {10: 3, 400: 1}, {}], ids=str)
 def test_axes_of_counts_have_whole_numbers_only_and_dropped_samples_are_drawn(lengths):
     pytest.importorskip("matplotlib")

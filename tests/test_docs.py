@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from background import await_true
 from conftest import ROOT
 from page_commands import A_JOB, PAGES, commands
-from whole_jobs import bundle_of, start, wait_for
+from whole_jobs import bundle_of, start
 
 from launcher.cli import main as cli
 from launcher.cli import run_command
@@ -47,7 +48,9 @@ def job(tmp_path_factory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("job")
     process = start("recipes.training_config.training_args.max_epochs=2000", cwd=folder)
     try:
-        wait_for(lambda: (folder / "results").is_dir() and list(folder.glob("results/*/run/metrics.jsonl")), "a step")
+        await_true(
+            lambda: (folder / "results").is_dir() and list(folder.glob("results/*/run/metrics.jsonl")), "a step"
+        )
         yield bundle_of(folder)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=200)

@@ -221,6 +221,7 @@ def test_the_clock_of_a_tracking_server_is_compared(here, tmp_path):
     assert "within 30 s of the tracking server" in found["tracking"][0].message or "clock" in found
 
 
+@pytest.mark.slow
 def test_files_that_only_the_cluster_sees_are_unknown(here):
     keys = {TRAIN: "/fsx/data.jsonl", MODEL: "/fsx/model"}
     plan = launcher.compile(SFT, keys, cluster="k8s")

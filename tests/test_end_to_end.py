@@ -1,9 +1,9 @@
 """The main job as a user runs it: real agents, a real process group, a real MLflow store."""
 
 import signal
-import time
 
 import pytest
+from background import await_true
 from whole_jobs import ARGS, bundle_of, curve, finish, left_behind, mlflow_run, start
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
@@ -86,10 +86,7 @@ def test_ctrl_c_stops_everything_and_the_bundle_resumes(tmp_path):
     process.send_signal(signal.SIGINT)
     code, _, err = finish(process)
     assert code == 130 and "Traceback" not in err
-    deadline = time.monotonic() + 200
-    while left_behind(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert left_behind(tmp_path) == []
+    await_true(lambda: left_behind(tmp_path) == [], "the end of every process")
     assert mlflow_run(tmp_path)[1].info.status == "KILLED"
 
     code, out, err = finish(start("launch", str(bundle_of(tmp_path)), cwd=tmp_path, module=True))

@@ -143,8 +143,7 @@ def test_a_toolkit_without_its_program_fails_and_is_installed_again(run, tmp_pat
 
 @pytest.mark.parametrize("script", [*SCRIPTS, ROOT / ".ci/run"], ids=lambda path: path.name)
 def test_a_script_is_clean_and_ends_at_its_first_fault(script, shellcheck):
-    done = subprocess.run([shellcheck, script], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stdout
+    shellcheck(script)
     assert "\nset -euo pipefail\n" in script.read_text(encoding="utf-8")
 
 

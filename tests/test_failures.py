@@ -6,7 +6,8 @@ import time
 from datetime import UTC, datetime
 
 import pytest
-from whole_jobs import ONE_THREAD, mlflow_run, wait_for
+from background import await_true
+from whole_jobs import ONE_THREAD, mlflow_run
 from whole_jobs import run as run_command
 
 import launcher
@@ -414,7 +415,7 @@ def test_the_cause_is_shown_wherever_the_end_is_and_a_secret_in_it_nowhere(here,
     code, _, err = run_command("logs", name, "--grep", "(a", cwd=here, module=True)
     assert code == 2
     assert "E728" in err
-    tags = wait_for(lambda: mlflow_run(here)[1].data.tags, "the run")
+    tags = await_true(lambda: mlflow_run(here)[1].data.tags, "the run")
     assert tags["failure.id"] == "no_space"
     assert tags["failure.first_error"].endswith(shown)
     files = [path for path in (here / "results").rglob("*") if path.is_file() and "logs" not in path.parts]

@@ -330,6 +330,7 @@ def test_the_longest_team_has_a_queue_that_is_a_label_value():
     assert len(team.queue) == 63
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40))
 def test_no_group_leaves_its_place_in_the_yaml(group):
     words = (*P5, f"groups={json.dumps([group])}")

@@ -7,13 +7,14 @@ import subprocess
 import sys
 
 import pytest
+from background import await_true
 from conftest import ROOT
-from whole_jobs import finish, left_behind, mlflow_run, program_of, start, wait_for
+from whole_jobs import finish, left_behind, mlflow_run, program_of, start
 
 from launcher.common import interrupts
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store"), pytest.mark.long]
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 STEPS = """
 import itertools, time
@@ -34,7 +35,7 @@ def until_line(process, start):
 
 
 def nothing_is_left(folder):
-    wait_for(lambda: not left_behind(folder), "the end of every process")
+    await_true(lambda: not left_behind(folder), "the end of every process")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
@@ -56,7 +57,7 @@ def test_a_signal_ends_a_job_here_as_ctrl_c_does(tmp_path, steps, number):
 def test_a_signal_while_the_job_starts_ends_it_too(tmp_path, steps):
     process = start(steps, cwd=tmp_path)
     until_line(process, "bundle ")
-    run_dir = wait_for(lambda: list(tmp_path.glob("results/*/run/operator.log")), "the operator")[0].parent
+    run_dir = await_true(lambda: list(tmp_path.glob("results/*/run/operator.log")), "the operator")[0].parent
     process.send_signal(signal.SIGTERM)
     code, _, err = finish(process)
     assert code == 143 and "Traceback" not in err and "cancelled  stopped by SIGTERM" in err

@@ -6,9 +6,9 @@ import signal
 
 import psutil
 import pytest
-from background import suspend
+from background import await_true, suspend
 from conftest import ROOT
-from whole_jobs import ONE_THREAD, left_behind, processes_of, wait_for
+from whole_jobs import ONE_THREAD, left_behind, processes_of
 
 import launcher
 from launcher import JobState
@@ -80,7 +80,7 @@ def test_the_notebook_of_the_examples_runs(tmp_path, monkeypatch):
     assert not [output for output in outputs if output["output_type"] == "stream"], "nothing prints"
     (job,) = launcher.jobs(tmp_path / "results")
     assert job.status.state is JobState.SUCCEEDED
-    wait_for(lambda: not left_behind(tmp_path), "the processes to end")
+    await_true(lambda: not left_behind(tmp_path), "the processes to end")
 
 
 def test_a_mistake_is_shown_without_a_traceback(kernel):
@@ -104,14 +104,14 @@ def test_a_job_of_a_kernel_survives_an_interrupt_and_ends_with_a_killed_kernel(k
     kernel.run(f"import launcher; job = {LONG}.submit(name='bound', detach=False)")
     job = launcher.attach(tmp_path / "results/bound")
     following = kernel.start("job.wait()")
-    wait_for(lambda: len(job.metrics()) > 2, "steps")
+    await_true(lambda: len(job.metrics()) > 2, "steps")
     kernel.manager.interrupt_kernel()
     assert kernel.end(following)[1] == "KeyboardInterrupt"
     shown, error = kernel.run("print(job.status.state.value)")
     assert (shown.strip(), error) == ("running", "")
     kernel.manager.signal_kernel(signal.SIGKILL)
     assert job.wait(timeout=200).state.is_final
-    wait_for(lambda: not left_behind(job.folder), "the processes to end")
+    await_true(lambda: not left_behind(job.folder), "the processes to end")
 
 
 def test_an_interrupted_submission_leaves_no_process(kernel, tmp_path):
@@ -121,10 +121,10 @@ def test_an_interrupted_submission_leaves_no_process(kernel, tmp_path):
 
     kernel.run(f"import launcher; plan = {LONG}")
     submitting = kernel.start("job = plan.submit()")
-    wait_for(lambda: follower(), "the process that launches the job")
+    await_true(lambda: follower(), "the process that launches the job")
     held = follower()
     suspend(held.pid)  # it cannot answer before the interrupt
     kernel.manager.interrupt_kernel()
     held.resume()
     assert kernel.end(submitting)[1] == "KeyboardInterrupt"
-    wait_for(lambda: not left_behind(tmp_path / "results"), "the processes to end")
+    await_true(lambda: not left_behind(tmp_path / "results"), "the processes to end")

@@ -5,13 +5,13 @@ import http.server
 import importlib.util
 import json
 import socket
-import threading
 import time
 from types import SimpleNamespace
 
 import pytest
+from background import await_true, serving
 from conftest import LLAMA_K8S
-from whole_jobs import run, wait_for
+from whole_jobs import run
 
 import launcher
 from launcher.api import running
@@ -44,10 +44,9 @@ def server(status=200):
         def log_message(self, *_):
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as httpd:
-        threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    httpd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with serving(httpd):
         yield f"json://user:{TOKEN}@127.0.0.1:{httpd.server_port}/", received
-        httpd.shutdown()
 
 
 @contextlib.contextmanager
@@ -339,4 +338,4 @@ def test_the_process_of_a_detached_job_reports_its_failure(tmp_path, monkeypatch
         monkeypatch.setenv("A_CHAT", address)
         job = launcher.compile("tiny_lm_cpu", overrides).submit()
         assert job.wait(timeout=300).state is JobState.FAILED
-        wait_for(lambda: [body for body in received if body["title"] == f"{job.name} failed"], "the message")
+        await_true(lambda: [body for body in received if body["title"] == f"{job.name} failed"], "the message")

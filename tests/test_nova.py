@@ -11,7 +11,6 @@ from launcher.families.amazon_nova.techniques import Technique, technique_of
 
 FOLDER = "fine-tuning/nova/nova_1_0"
 SFT = f"recipes={FOLDER}/nova_lite/SFT/nova_lite_1_0_p5_p4d_gpu_lora_sft"
-SFT_ALL = f"recipes={FOLDER}/nova_lite/SFT/nova_lite_1_0_p5_p4d_gpu_sft"
 SFT_2 = "recipes=fine-tuning/nova/nova_2_0/nova_lite/SFT/nova_lite_2_0_p5_gpu_lora_sft"
 DPO = f"recipes={FOLDER}/nova_lite/DPO/nova_lite_1_0_p5_p4d_gpu_lora_dpo"
 CPT = "recipes=training/nova/nova_1_0/nova_micro/CPT/nova_micro_1_0_p5x8_gpu_pretrain"

@@ -5,7 +5,6 @@ import copy
 import pytest
 from conftest import composed
 from published_recipes import GOLDEN, digest, merged, recipe_file
-from test_catalogue import own_leaves, parts_of, text_of
 
 from launcher.common.paths import COLLECTION
 from launcher.model.config_tree import leaves
@@ -31,19 +30,6 @@ def published(name):
         assert section[key] != value
         section[key] = value
     return tree
-
-
-def test_every_part_of_nova_is_used():
-    used = {part for name in NAMES for part in parts_of(COLLECTION / "recipes" / f"{name}.yaml")}
-    assert set((COLLECTION / "base" / "nova").rglob("*.yaml")) == used
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_recipe_of_nova_says_only_what_is_its_own(name):
-    file = COLLECTION / "recipes" / f"{name}.yaml"
-    inherited = {path: value for part in parts_of(file) for path, value in own_leaves(part).items()}
-    own = own_leaves(file)
-    assert [path for path in own if path in inherited and text_of(own[path]) == text_of(inherited[path])] == []
 
 
 def test_every_published_recipe_of_nova_is_there():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import CACHE, ELASTIC, LLAMA, ROOT, shipped
+from conftest import CACHE, ELASTIC, LLAMA, shipped
 from whole_jobs import bundle_of, left_behind, mlflow_run, records, run
 
 from launcher.api import new_recipe
@@ -17,7 +17,6 @@ from launcher.config.compose import compose
 from launcher.model.config_tree import leaves
 
 TINY = "training/tiny/tiny_lm_cpu"
-TRAIN_ELASTIC = ROOT / "examples" / "train_elastic.py"
 ARGS = "training_config.training_args"
 K8S = ("cluster=k8s", "container=me/image:1", "training_cfg.run.ntasks_per_node=8")
 SCRIPT = "training_cfg.entry_script=/app/train.py"

@@ -24,7 +24,7 @@ from whole_jobs import (
 )
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store"), pytest.mark.long]
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 NUM_SCHEDULES = int(os.environ.get("RECIPES_SCHEDULES", "1"))
 NUM_SAMPLES, EPOCHS, STEPS, SAMPLES_PER_STEP = 400, 8, 100, 32

@@ -21,6 +21,7 @@ def test_a_region_that_does_not_exist_is_a_problem(region, problems):
     assert (problem.code, problem.path, problem.value) == ("E612", REGION, region)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [LLAMA_K8S, SM_JOB], ids=["k8s", "sm_jobs"])
 def test_an_image_in_a_region_that_does_not_exist_is_a_problem(words, problems):
     (problem,) = problems(*words, image("us-east-9"))

@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 
 import pytest
+from background import await_true
 from whole_jobs import (
     ARGS,
     bundle_of,
@@ -23,7 +24,6 @@ from whole_jobs import (
     samples_in_the_model,
     start,
     trained_alone,
-    wait_for,
 )
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
@@ -155,21 +155,21 @@ def began(folder):
 def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_operator_is_killed(tmp_path):
     job = start(f"{ARGS}.max_epochs=400", cwd=tmp_path)
     try:
-        wait_for(lambda: began(tmp_path), "the first step")
+        await_true(lambda: began(tmp_path), "the first step")
         name = bundle_of(tmp_path).name
         code, _, err = run("scale", name, "--nodes", "7", cwd=tmp_path, module=True)
         assert code == 2 and "E413" in err and "1, 2, 3, 4" in err
         code, out, _ = run("scale", name, "--nodes", "2", cwd=tmp_path, module=True)
         assert code == 0 and "requested 2 nodes" in out
-        wait_for(lambda: running_on(tmp_path, 2), "two nodes")
+        await_true(lambda: running_on(tmp_path, 2), "two nodes")
         assert listening_addresses(tmp_path) == {"127.0.0.1"}
         run("scale", name, "--nodes", "1", cwd=tmp_path, module=True)
         state = bundle_of(tmp_path) / "run" / "state.json"
-        wait_for(lambda: "scaling" in state.read_text() or running_on(tmp_path, 1), "a scale event")
+        await_true(lambda: "scaling" in state.read_text() or running_on(tmp_path, 1), "a scale event")
         os.kill(operator_pid(tmp_path), signal.SIGKILL)
         code, _, err = finish(job)
         assert code == 3 and "operator died" in err and "Traceback" not in err
-        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process")
+        await_true(lambda: left_behind(tmp_path) == [], "the end of every process")
         code, _, err = run("scale", name, "--nodes", "2", cwd=tmp_path, module=True)
         assert code == 2 and "E412" in err
     finally:
@@ -180,7 +180,7 @@ def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_
 def test_a_job_whose_folder_is_removed_ends_with_a_problem_after_its_processes(tmp_path, steps, removed):
     job = start(f"{ARGS}.max_epochs=400" if removed == "results" else steps, cwd=tmp_path)
     try:
-        wait_for(lambda: began(tmp_path), "the first step")
+        await_true(lambda: began(tmp_path), "the first step")
         folder = {"run": bundle_of(tmp_path) / "run", "bundle": bundle_of(tmp_path), "results": tmp_path / "results"}
         folder[removed].rename(tmp_path / "aside")
         code, _, err = finish(job)
@@ -195,13 +195,13 @@ def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path, steps):
     nothing = events("{at:{step:2},capacity:0}", "{at:{seconds:600},capacity:1}")
     job = start(steps, nothing, cwd=tmp_path)
     try:
-        wait_for(lambda: began(tmp_path), "the first step")
+        await_true(lambda: began(tmp_path), "the first step")
         state = bundle_of(tmp_path) / "run" / "state.json"
-        wait_for(lambda: json.loads(state.read_text())["message"] == "waiting for nodes", "the suspension")
+        await_true(lambda: json.loads(state.read_text())["message"] == "waiting for nodes", "the suspension")
         job.send_signal(signal.SIGINT)
         code, _, err = finish(job)
         assert code == 130 and "Traceback" not in err
-        wait_for(lambda: left_behind(tmp_path) == [], "the end of every process")
+        await_true(lambda: left_behind(tmp_path) == [], "the end of every process")
         assert mlflow_run(tmp_path)[1].info.status == "KILLED"
     finally:
         job.kill()

@@ -18,7 +18,7 @@ from test_rehearsal import (
 from whole_jobs import bundle_of, finish, hold_until, losses_in_the_model, records, run, start, trained_alone
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store"), pytest.mark.long]
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 PATIENT = "recipes.elastic_policy.faulty_timeout=600"
 RESTART = "recipes.elastic_policy.resize=restart"

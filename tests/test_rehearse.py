@@ -12,12 +12,11 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from background import await_true
-from conftest import ROOT, frozen_context
+from background import await_true, command_lines
+from conftest import ROOT, rendered
 from manifest_schemas import DATA
 from terminals import on_a_terminal
 
-from launcher import pipeline
 from launcher.api import rehearsing
 from launcher.cli import main as cli
 from launcher.common import yaml_io
@@ -259,11 +258,7 @@ def _before() -> None:
 def left():
     """Return what rehearsals of this machine have left: processes by their folder, and folders."""
     found = [name for name in os.listdir("/tmp") if name.startswith("recipes-rehearsal-") and name not in BEFORE]
-    for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or ())
-        if "/tmp/recipes-rehearsal-" in words or "launcher.rehearsal" in words:
-            found.append(words)
-    return found
+    return [*found, *command_lines("/tmp/recipes-rehearsal-", "launcher.rehearsal")]
 
 
 def test_a_process_with_a_number_that_another_had_is_killed(tmp_path, monkeypatch):
@@ -301,9 +296,8 @@ def test_grpo_ends_at_its_resource_check_and_the_output_explains_why(tmp_path):
 
 @real
 def test_a_wrong_worker_count_is_found(tmp_path, monkeypatch, capsys):
-    context = frozen_context(tmp_path)
     words = (f"recipes={LEGACY}", "cluster=k8s", "container=me/image:1", "recipes.trainer.num_nodes=2", *DATA)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
+    bundle = rendered(tmp_path, *words)
     made = rehearsing.rehearsal_of(with_workers(bundle, 1), "k8s")
     monkeypatch.setattr(rehearsing, "rehearsal", lambda name, overrides: made)
     assert cli.run(("rehearse", LEGACY)) == 3
@@ -375,7 +369,7 @@ def test_no_process_is_left_however_the_command_ends(tmp_path, signum, is_progra
         assert left()
         command.send_signal(signum)
         assert command.wait(60) == code
-    await_true(lambda: left() == [], 60)
+    await_true(lambda: left() == [], timeout_s=60)
 
 
 @real
@@ -384,7 +378,7 @@ def test_a_cluster_whose_process_is_killed_is_a_problem_and_leaves_nothing(recip
     (tmp_path / "train.py").write_text("import os; os.kill(os.getppid(), 9); import time; time.sleep(900)")
     code, _, err = recipes("rehearse", *SCRIPT, "cluster.working_dir=.")
     assert code == 2 and err.startswith("E429 recipes rehearse") and "its process has ended" in err
-    await_true(lambda: left() == [], 60)
+    await_true(lambda: left() == [], timeout_s=60)
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+from background import await_true
 from conftest import ROOT
 from test_rehearsal import EPOCHS, NUM_SAMPLES, PACED, STEPS, assert_every_sample_once_an_epoch, events, sizes_of
 from whole_jobs import (
@@ -23,7 +24,6 @@ from whole_jobs import (
     run,
     start,
     trained_alone,
-    wait_for,
 )
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
@@ -90,7 +90,7 @@ def test_a_script_goes_on_in_its_process_and_trains_what_the_plain_one_trains(tm
 def test_a_cancelled_job_saves_its_last_step(tmp_path):
     job = start(*PACED, IN_PLACE, events("{at:{step:10},capacity:1}"), "recipes.trainer.num_nodes=2", cwd=tmp_path)
     try:
-        wait_for(
+        await_true(
             lambda: list(tmp_path.glob("results/*/run/starts.jsonl")) and len(starts_of(tmp_path)) == 2,
             "the smaller size",
         )

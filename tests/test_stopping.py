@@ -3,20 +3,18 @@
 import contextlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
 from conftest import ELASTIC, LLAMA_K8S
+from contained import Contained
 from manifest_schemas import TIERS, templates
 
 from launcher.common import yaml_io
 
-TIMEOUT_S = 240.0
 KUBEFLOW = "cluster.use_hyperpod_pytorch_job=false"
 GRACEFUL = "recipes.elastic_policy.graceful_shutdown_timeout"
 PROGRAM = """
@@ -103,8 +101,7 @@ def test_a_command_of_the_users_own_stays_and_may_use_the_script(render):
 def test_shellcheck_finds_nothing_in_the_start_script(render, tmp_path, overrides, shellcheck):
     path = tmp_path / "start.sh"
     path.write_text(start_script(render(*LLAMA_K8S, DATA, *overrides)))
-    done = subprocess.run([shellcheck, "--exclude=SC2329", str(path)], capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stdout) == (0, "")
+    shellcheck(path, exclude="SC2329")
 
 
 # The script as a process tree
@@ -112,11 +109,6 @@ def test_shellcheck_finds_nothing_in_the_start_script(render, tmp_path, override
 
 def start_script(bundle):
     return yaml_io.load(bundle.files["manifests/configmap.yaml"])["data"]["start.sh"]
-
-
-def is_process_one_allowed():
-    probe = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child", "true"]
-    return shutil.which("unshare") and subprocess.run(probe, capture_output=True, timeout=200).returncode == 0
 
 
 DATA = "cluster.persistent_volume_claims=[{claimName: fsx, mountPath: /data}]"
@@ -160,59 +152,19 @@ def test_a_pod_without_the_log_s_folder_trains_and_prints_all_lines(render, imag
     assert pod.log() == "training\n"
 
 
-class Container:
-    """A pod's container: its rendered command, as process 1 where this machine allows that."""
+class Container(Contained):
+    """A pod's container: its rendered command."""
 
     def __init__(self, bundle, work, program, **variables):
-        self.work = work
-        job = yaml_io.load(bundle.files["manifests/job.yaml"])
-        (container,) = templates(job)[0]["spec"]["containers"]
-        self.script = work / "start.sh"
-        self.script.write_text(start_script(bundle).replace("/data/training.log", str(work / "training.log")))
+        (container,) = templates(yaml_io.load(bundle.files["manifests/job.yaml"]))[0]["spec"]["containers"]
         assert container["command"][:2] == ["/bin/bash", "/config/start.sh"]
-        self.is_process_one = is_process_one_allowed()
-        alone = ["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"] if self.is_process_one else []
-        with (work / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                [*alone, "/bin/bash", str(self.script), *map(str, program)],
-                cwd=work,
-                env={**os.environ, **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for each in [*self._all(), self.process]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                each.kill()
-        self.process.wait()
-
-    def _all(self):
-        try:
-            return psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return []
-
-    def log(self):
-        return (self.work / "log").read_text(errors="replace")
-
-    def until(self, condition):
-        deadline = time.monotonic() + TIMEOUT_S
-        while not condition():
-            assert self.process.poll() is None and time.monotonic() < deadline, self.log()
-            time.sleep(0.02)
+        script = work / "start.sh"
+        script.write_text(start_script(bundle).replace("/data/training.log", str(work / "training.log")))
+        super().__init__(work, ["/bin/bash", script, *program], {**os.environ, **variables})
 
     def terminate(self):
         """Send SIGTERM as the kubelet does: to process 1 alone."""
-        one = psutil.Process(self.process.pid)
-        (one.children()[0] if self.is_process_one else one).send_signal(signal.SIGTERM)
-
-    def wait(self):
-        return self.process.wait(TIMEOUT_S)
+        self.main_process().send_signal(signal.SIGTERM)
 
 
 @pytest.fixture

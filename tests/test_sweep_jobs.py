@@ -3,8 +3,9 @@
 import signal
 
 import pytest
+from background import await_true
 from test_api_jobs import processes_of
-from whole_jobs import finish, run, start, wait_for
+from whole_jobs import finish, run, start
 
 import launcher
 from launcher import JobState, ProblemsFound
@@ -67,7 +68,7 @@ def test_a_sweep_that_is_killed_and_interrupted_resumes_without_running_a_trial_
             "running"
         )
 
-    wait_for(lambda: running() == 2, "two trials")
+    await_true(lambda: running() == 2, "two trials")
     process.kill()
     finish(process)
     process = start(*command, cwd=tmp_path)
@@ -108,7 +109,7 @@ def test_a_sampler_runs_trials_side_by_side_and_a_bad_one_is_cancelled(base, tmp
     assert bad["state"] == "pruned" and "worse than the median" in bad["reason"]
     job = launcher.attach(bad["job"])
     assert job.status.state is JobState.CANCELLED
-    wait_for(lambda: not processes_of(job.folder), "the processes of the pruned job to end")
+    await_true(lambda: not processes_of(job.folder), "the processes of the pruned job to end")
     assert sweep.best.job.name == good["job"]
     space = {"env_vars.POINT": "interval(0,0.4)"}
     sweep = launcher.sweep(plan, space=space, objective="loss", trials=3, parallel=2, name="space").wait(500)
@@ -127,4 +128,4 @@ def test_a_sweep_stops_at_an_objective_that_no_job_writes_and_is_cancelled(base,
     assert states(sweep) == ["running", "failed"]
     assert run("sweep", "--cancel", "mine", cwd=tmp_path, module=True)[0] == 0
     assert states(sweep) == ["cancelled", "failed"]
-    wait_for(lambda: not processes_of(tmp_path / "results"), "the processes of the jobs to end")
+    await_true(lambda: not processes_of(tmp_path / "results"), "the processes of the jobs to end")

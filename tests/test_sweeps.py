@@ -134,6 +134,7 @@ def test_a_grid_gives_its_combinations_in_order_and_goes_on_after_the_last_on_re
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_dimension_is_a_distribution_of_optuna():
     optuna = pytest.importorskip("optuna")
     of = optuna.distributions
@@ -151,7 +152,8 @@ def test_a_dimension_is_a_distribution_of_optuna():
     assert found == expected
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe"])
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_a_study_draws_as_optuna_does_with_its_seed_and_its_past(tmp_path, sampler):
     optuna = pytest.importorskip("optuna")
     wanted = description("a=interval(0,1)", sampler=sampler, seed=5)
@@ -166,6 +168,7 @@ def test_a_study_draws_as_optuna_does_with_its_seed_and_its_past(tmp_path, sampl
     assert getattr(resumed._study.sampler, "_constant_liar", True) is True
 
 
+@pytest.mark.slow
 def test_a_study_is_told_how_each_trial_ended(tmp_path):
     pytest.importorskip("optuna")
     study = choosing.Study(description("a=interval(0,1)", trials=6, direction="maximize"), tmp_path / "")
@@ -183,6 +186,7 @@ def test_a_study_is_told_how_each_trial_ended(tmp_path):
     assert [trial.state.name for trial in again._study.trials] == [*names, "FAIL"]
 
 
+@pytest.mark.slow
 def test_a_median_pruner_has_the_numbers_of_the_sweep():
     optuna = pytest.importorskip("optuna")
     pruner = choosing._pruner(optuna, description("a=1,2", pruner="median", startup_trials=3, warmup_steps=7))
@@ -343,6 +347,7 @@ def test_a_picture_shows_every_measured_trial_and_is_safe(tmp_path):
     assert "0 of 0 trials" in sweep_picture.svg(wanted, [])
 
 
+@pytest.mark.slow
 def test_the_best_trial_is_ready_to_paste(here, capsys):
     plan = launcher.compile("tiny_lm_cpu", {"training_config.mlflow.enabled": False})
     found = launcher.sweep(plan, {f"{ARGS}.seed": [1, 2, 3]}, objective="loss", direction="maximize", name="mine")

@@ -851,6 +851,7 @@ def test_a_launch_begins_with_its_last_launch_event(run_dir):
     assert [len(each) for each in (launch.steps, launch.starts, launch.earlier_steps)] == [1, 1, 3]
 
 
+@pytest.mark.slow
 def test_an_earlier_launch_has_its_own_records(run_dir):
     job = first_attempt(run_dir, steps=3)
     job.save()
@@ -901,6 +902,7 @@ def test_a_transition_without_a_cause_shows_its_reason_and_one_of_several_lines_
     assert timeline.text(line).startswith("1 node (times in seconds, lost in samples)\n")
 
 
+@pytest.mark.slow
 def test_numbers_of_the_data_have_four_digits_but_losses_all(run_dir):
     job = first_attempt(run_dir, steps=2)
     record = dict(step=3, nodes=1, world_size=2, samples=1, samples_per_s=3.0, attempt=0, cursor=65)

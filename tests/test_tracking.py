@@ -1,6 +1,7 @@
 """One job, one run: against a real sqlite store and a real MLflow server."""
 
 import contextlib
+import functools
 import importlib.metadata
 import io
 import os
@@ -30,6 +31,14 @@ MLFLOW = "recipes.training_config.mlflow"
 RENDERED = (SHORT, "cluster=k8s")
 
 
+def tracked_bundle(context, *overrides):
+    """Return a job with its run reserved, and its bundle, which is written."""
+    job = pipeline.track(pipeline.prepare(overrides, context), context)
+    bundle = pipeline.render(job, context)
+    pipeline.write(bundle)
+    return job, bundle
+
+
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     """Run the command at the end of a job, by a shell as it is, but for a port of its own; yield its URL and the job.
@@ -37,11 +46,7 @@ def shown(tmp_path_factory):
     It is an MLflow tracking server like any other.
     """
     folder = tmp_path_factory.mktemp("shown")
-    context = frozen_context(folder)
-    overrides = (f"++{MLFLOW}.tracking_uri='{folder}/a store/mlflow.db'",)
-    job = pipeline.track(pipeline.prepare(overrides, context), context)
-    bundle = pipeline.render(job, context)
-    pipeline.write(bundle)
+    job, bundle = tracked_bundle(frozen_context(folder), f"++{MLFLOW}.tracking_uri='{folder}/a store/mlflow.db'")
     tracking.start(bundle)
     with contextlib.redirect_stdout(io.StringIO()) as out:
         terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0))
@@ -62,14 +67,7 @@ def server(shown):
 @pytest.fixture
 def tracked_first(context):
     """Return a function from overrides to a reserved job and its written bundle, where there is no store yet."""
-
-    def track(*overrides):
-        job = pipeline.track(pipeline.prepare(overrides, context), context)
-        bundle = pipeline.render(job, context)
-        pipeline.write(bundle)
-        return job, bundle
-
-    return track
+    return functools.partial(tracked_bundle, context)
 
 
 @pytest.fixture
@@ -463,6 +461,7 @@ def test_the_command_names_the_package_that_it_needs(monkeypatch, is_installed):
     assert command.endswith("  # needs: pip install mlflow") is not is_installed
 
 
+@pytest.mark.slow
 def test_an_interrupted_creation_leaves_no_store_and_the_next_makes_one(tmp_path, monkeypatch):
     from mlflow import MlflowClient
 
@@ -480,6 +479,7 @@ def test_an_interrupted_creation_leaves_no_store_and_the_next_makes_one(tmp_path
     assert [each.name for each in path.parent.iterdir()] == ["mlflow.db"]
 
 
+@pytest.mark.slow
 def test_a_store_that_has_a_part_of_its_tables_is_named_with_what_to_do(tmp_path):
     path = tmp_path / "mlflow.db"
     with contextlib.closing(sqlite3.connect(path)) as half:

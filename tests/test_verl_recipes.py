@@ -1,14 +1,12 @@
 """The verl recipes: their values are the published ones, made of parts, and one number sizes the job."""
 
 import copy
-import json
 import statistics
 
 import pytest
 from conftest import ROOT, composed
-from published_recipes import GOLDEN, digest, merged, over, part, recipe_file
+from published_recipes import GOLDEN, digest, merged, recipe_file
 
-from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.config.compose import compose
 from launcher.config.composed_files import Parts
@@ -50,15 +48,6 @@ LAUNCHES = {
     ),
 }
 """What a launch of any recipe gives, by cluster."""
-
-
-def parts_of(file):
-    """Yield the files that a recipe or part is made of and the file itself, lowest precedence first."""
-    for default in yaml_io.load(file.read_text()).get("defaults", ()):
-        name, _, package = default.partition("@")
-        if package != "_global_" and name != "_self_":
-            yield from parts_of(part(file, name))
-    yield file
 
 
 def put(tree, path, value):
@@ -111,32 +100,10 @@ def test_a_recipe_has_its_published_values(name):
     assert digest(published(name)) == GOLDEN["digests"][name]
 
 
-@pytest.mark.slow
-def test_a_recipe_says_only_what_is_its_own():
-    for name in NAMES:
-        *parts, recipe = parts_of(recipe_file(name))
-        inherited, own = {}, {k: v for k, v in yaml_io.load(recipe.read_text()).items() if k != "defaults"}
-        for each in parts:
-            inherited = over(inherited, {k: v for k, v in yaml_io.load(each.read_text()).items() if k != "defaults"})
-        known = {path: json.dumps(value) for path, value in leaves(inherited)}
-        assert [path for path, value in leaves(own) if known.get(path) == json.dumps(value)] == [], name
-
-
 def test_recipe_files_are_short():
     lengths = [len(recipe_file(name).read_text().splitlines()) for name in NAMES]
     assert statistics.median(lengths) <= 15
     assert max(lengths) <= 25
-
-
-@pytest.mark.slow
-def test_every_part_is_used_and_says_what_it_is():
-    folder = COLLECTION / "base" / "verl"
-    parts = set(folder.rglob("*.yaml"))
-    used = {each for name in NAMES for each in parts_of(recipe_file(name))}
-    assert parts <= used
-    for each in parts:
-        assert each.read_text().startswith("# ")
-        assert each.read_text().partition("\n")[0].endswith(".")
 
 
 @pytest.mark.slow

@@ -267,7 +267,6 @@ def test_the_installed_wheel_serves_the_page(complete_environment, user_folder):
     assert "<h1>Jobs</h1>" in text and b"--paper" in style
 
 
-@pytest.mark.long
 @pytest.mark.whole_job
 def test_the_installed_wheel_trains_on_two_nodes_and_takes_the_readme_s_commands_for_that_job(
     complete_environment, tmp_path
@@ -283,7 +282,6 @@ def test_the_installed_wheel_trains_on_two_nodes_and_takes_the_readme_s_commands
     assert "mine" in run(recipes, "jobs", "--state", "succeeded", cwd=tmp_path)
 
 
-@pytest.mark.long
 @pytest.mark.whole_job
 def test_the_installed_wheel_rehearses_a_published_recipe(complete_environment, tmp_path):
     (command,) = (c for c in WORDS_OF_README if "rehearse=true" in c.words)

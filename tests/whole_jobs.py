@@ -5,14 +5,13 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import commands
 import psutil
 import pytest
 import yaml
-from background import processes, suspend
+from background import await_true, processes, suspend
 from conftest import ROOT, made_once
 
 from launcher.runtime.warm import fork_name
@@ -38,14 +37,6 @@ def finish(process, timeout_s=540.0):
 def run(*arguments, cwd, timeout_s=540.0, module=False):
     """Run a command to its end; return its status and what it wrote to stdout and stderr."""
     return finish(start(*arguments, cwd=cwd, module=module), timeout_s)
-
-
-def wait_for(condition, what, timeout_s=200.0):
-    deadline = time.monotonic() + timeout_s
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
-        time.sleep(0.1)
-    return found
 
 
 def program_of(text, folder):
@@ -116,10 +107,10 @@ def hold_until(folder, step, is_over):
         done = [line for path in folder.glob("results/*/run/metrics.jsonl") for line in records(path)]
         return done[-1]["step"] if done else 0
 
-    wait_for(lambda: last_step() >= step, f"step {step}")
+    await_true(lambda: last_step() >= step, f"step {step}")
     if not is_over():
         with held(folder):
-            wait_for(is_over, f"what comes at step {step}")
+            await_true(is_over, f"what comes at step {step}")
 
 
 @contextlib.contextmanager

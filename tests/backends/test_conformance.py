@@ -7,47 +7,21 @@ import re
 
 import pytest
 from conftest import CACHE, ROOT, frozen_context, needed_by, shipped
-from job_suite import (
-    NODES,
-    submitted,
-    test_a_cancelled_job_has_ended_for_everybody,
-    test_a_failed_job_says_why,
-    test_a_job_is_scaled_within_its_plan_only,
-    test_a_job_that_is_there_is_not_submitted_again,
-    test_a_submitted_job_is_found_again_from_its_record,
-    test_an_ended_job_can_still_be_looked_at,
-    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
-    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
-    test_waiting_ends_when_its_time_is_over,
-    write_bundle,
-)
+from job_suite import *  # noqa: F403  # with this module's stage
+from job_suite import WORKER, OrderedStage, write_bundle
+from job_suite import test_a_job_is_scaled_within_its_plan_only as test_a_job_is_scaled_within_its_plan_only
 
 from launcher import pipeline
 from launcher.backends.local.backend import LocalBackend
 from launcher.common import yaml_io
-from launcher.common.names import RUN_DIR
 from launcher.common.problems import ProblemsFound
 from launcher.config.collection import clusters
 from launcher.config.compose import compose
 from launcher.model import backend_registry
 from launcher.model.backend import Backend
 from launcher.model.capabilities import Clusters, Pods, Queue, Scaling
-from launcher.model.job_spec import JobState
 from launcher.planning.check import check
 from launcher.planning.job_planner import plan
-
-__all__ = [  # the suite's, which run here with this module's stage
-    "submitted",
-    "test_a_cancelled_job_has_ended_for_everybody",
-    "test_a_failed_job_says_why",
-    "test_a_job_is_scaled_within_its_plan_only",
-    "test_a_job_that_is_there_is_not_submitted_again",
-    "test_a_submitted_job_is_found_again_from_its_record",
-    "test_an_ended_job_can_still_be_looked_at",
-    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
-    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
-    "test_waiting_ends_when_its_time_is_over",
-]
 
 RECIPES = {entry.name: entry for entry in shipped()}
 BACKENDS = [each.name for each in backend_registry.descriptions() if each.load() and each.choice in clusters()]
@@ -176,22 +150,7 @@ def test_no_backend_asks_whether_it_is_a_dry_run():
     assert not [path for path in sources if re.search(r"config\W.{0,6}dry_run", path.read_text())]
 
 
-WORKER = """
-import os, pathlib, time
-orders = pathlib.Path(os.environ["RECIPES_RUN_DIR"], f"orders-{os.environ['RANK']}")
-done = 0
-while True:
-    for order in (orders.read_text() if orders.exists() else "").splitlines()[done:]:
-        done += 1
-        word, _, rest = order.partition(" ")
-        if word == "exit":
-            os._exit(int(rest))
-        print(rest, flush=True)
-    time.sleep(0.05)
-"""
-
-
-class LocalStage:
+class LocalStage(OrderedStage):
     """Jobs on this machine, whose workers do as a file tells them. Their operators end with this process."""
 
     def __init__(self, folder):
@@ -204,17 +163,6 @@ class LocalStage:
 
     def bundle(self, name):
         return write_bundle(self._folder, name, "local", f"cluster.command=[{self._worker}]")
-
-    def say(self, handle, rank, line):
-        self._order(handle, rank, f"say {line}")
-
-    def end(self, handle, state):
-        for rank in range(NODES):
-            self._order(handle, rank, f"exit {0 if state is JobState.SUCCEEDED else 3}")
-
-    def _order(self, handle, rank, order):
-        with (handle.bundle_dir / RUN_DIR / f"orders-{rank}").open("a") as file:
-            file.write(f"{order}\n")
 
 
 @pytest.fixture(scope="module")

@@ -5,9 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from conftest import LLAMA, ROOT, frozen_context
+from conftest import LLAMA, ROOT, rendered
 
-from launcher import pipeline
 from launcher.common.syntax import SET_BY_BASH
 from launcher.common.templating import render_template
 
@@ -49,11 +48,6 @@ os.execv("/bin/bash", ["bash", *own])
 """
 
 
-def render(folder, words):
-    context = frozen_context(folder)
-    return pipeline.render(pipeline.prepare(words, context), context).files
-
-
 def assigned(files):
     """Return every name of a variable that the scripts of a job assign for themselves."""
     texts = [text for name, text in files.items() if name.endswith(".sh") and "variables" not in name]
@@ -64,7 +58,7 @@ def assigned(files):
 def started(folder, words, script, values, arguments):
     """Render a job and run the script of a node with made-up programs; return the environment of the agent."""
     texts = {f"env_vars.{name}={value}" for name, value in values.items()}
-    for path, text in render(folder, (*words, *texts)).items():
+    for path, text in rendered(folder, *words, *texts).files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text)
     tools = folder / "tools"
@@ -87,7 +81,7 @@ def started(folder, words, script, values, arguments):
 @pytest.mark.parametrize("kind", JOBS)
 def test_variables_reach_the_processes_under_any_name(tmp_path, kind):
     words, script, arguments = JOBS[kind]
-    names = {*assigned(render(tmp_path, words)), *OF_BASH, *OF_NODES} - SET_BY_BASH
+    names = {*assigned(rendered(tmp_path, *words).files), *OF_BASH, *OF_NODES} - SET_BY_BASH
     assert {"port", "bundle"} <= names
     values = {name: f"mine-{name}" for name in names} | {"PATH": f"/mine:{tmp_path}/tools:/usr/bin:/bin"}
     found = started(tmp_path, words, script, {**values, "PYTHONPATH": "/mine"}, arguments or (str(tmp_path), "7"))

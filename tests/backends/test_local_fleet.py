@@ -4,11 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
-from background import suspend
+from background import await_true, suspend
 
 from launcher.operator.processes import node_memory
 
@@ -71,9 +70,7 @@ def test_a_fleet_keeps_its_warm_process_and_ends_it_with_itself(fleet):
 def test_a_dead_warm_process_is_replaced_before_workers_are_started(fleet):
     first = fleet()
     os.kill(first, signal.SIGKILL)
-    deadline = time.monotonic() + 200
-    while (second := fleet(START)) == first:
-        assert time.monotonic() < deadline
+    second = await_true(lambda: (pid := fleet(START)) != first and pid)
     assert fleet("fleet.poll()") == second and psutil.pid_exists(second)
 
 

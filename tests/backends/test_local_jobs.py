@@ -9,14 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
-from background import processes, suspend
+from background import await_true, processes, suspend
 from log_texts import log_texts
 
 from launcher.backends.local.backend import LocalBackend
@@ -116,13 +115,6 @@ class Running:
             self.ports.add(int(port))
 
 
-def wait_for(condition, timeout_s, what):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what}"
-        time.sleep(0.1)
-
-
 def write_bundle(directory, worker, num_nodes=1, env=None):
     elastic = ElasticPolicy(1, 4, None, (1, 2, 3, 4), True, None, 20, None, None)
     directory.mkdir(parents=True)
@@ -184,10 +176,10 @@ def jobs(tmp_path_factory):
     try:
         for name, job in running.items():
             if name not in ("success", "failure"):
-                wait_for(
+                await_true(
                     lambda job=job: "asleep" in log_texts(job.backend, job.handle, follow=False),
-                    START_TIMEOUT_S,
                     name,
+                    timeout_s=START_TIMEOUT_S,
                 )
                 job.take_stock()
         yield SimpleNamespace(**{name.replace("-", "_"): job for name, job in running.items()}, launcher=launcher)
@@ -198,10 +190,10 @@ def jobs(tmp_path_factory):
             job.backend.cancel(job.handle)
 
 
-def assert_nothing_left(job, timeout_s=GONE_TIMEOUT_S):
-    wait_for(lambda: not job.processes(), timeout_s, f"the end of {job.processes()}")
+def assert_nothing_left(job):
+    await_true(lambda: not job.processes(), f"the end of {job.processes()}", timeout_s=GONE_TIMEOUT_S)
     # A process that ends gives back its memory, and with it its name, before its files and the lock among them.
-    wait_for(lambda: not is_alive(job.run_dir), timeout_s, "the end of the lock")
+    await_true(lambda: not is_alive(job.run_dir), "the end of the lock", timeout_s=GONE_TIMEOUT_S)
     for port in job.ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -209,8 +201,8 @@ def assert_nothing_left(job, timeout_s=GONE_TIMEOUT_S):
     assert not [folder for folder in job.folders if folder.exists()]
 
 
-def wait_final(job, timeout_s=START_TIMEOUT_S):
-    wait_for(lambda: job.backend.status(job.handle).state.is_final, timeout_s, "the end of the job")
+def wait_final(job):
+    await_true(lambda: job.backend.status(job.handle).state.is_final, "the end of the job", timeout_s=START_TIMEOUT_S)
     return job.backend.status(job.handle)
 
 
@@ -260,7 +252,7 @@ def test_a_second_signal_ends_the_job_at_once(jobs):
     workers = [each.pid for each in jobs.twice.processes() if worker in each.cmdline()]
     suspend(*(set(workers) - set(jobs.twice.agents)))
     os.kill(jobs.twice.snapshot.pid, signal.SIGINT)
-    wait_for(lambda: "stopping" in jobs.twice.snapshot.message, GONE_TIMEOUT_S, "the graceful stop")
+    await_true(lambda: "stopping" in jobs.twice.snapshot.message, "the graceful stop", timeout_s=GONE_TIMEOUT_S)
     os.kill(jobs.twice.snapshot.pid, signal.SIGINT)
     assert_nothing_left(jobs.twice)
     assert (exit_status(jobs.twice), jobs.twice.snapshot.exit_code) == (130, 130)
@@ -280,12 +272,12 @@ def test_a_killed_operator_leaves_nothing_and_the_job_counts_as_failed(jobs):
 
 def assert_restarted(job, before):
     """Assert that new workers run on a new node and that nothing of the old one is left."""
-    wait_for(lambda: len(job.snapshot.attempts) == 2, START_TIMEOUT_S, "the second attempt")
+    await_true(lambda: len(job.snapshot.attempts) == 2, "the second attempt", timeout_s=START_TIMEOUT_S)
     assert job.snapshot.attempts[1].nodes == (1,)
-    wait_for(
+    await_true(
         lambda: list(log_texts(job.backend, job.handle, follow=False)).count("asleep") == 2,
-        START_TIMEOUT_S,
         "workers",
+        timeout_s=START_TIMEOUT_S,
     )
     assert not {process.pid for process in job.processes()} & before
     job.take_stock()
@@ -325,10 +317,10 @@ def test_what_a_job_leaves_that_is_killed_all_at_once_goes_with_the_next_launch(
     living = submit(tmp_path / "living", SLEEPER)
     try:
         for each in (job, living):
-            wait_for(
+            await_true(
                 lambda each=each: "asleep" in log_texts(each.backend, each.handle, follow=False),
-                START_TIMEOUT_S,
                 "workers",
+                timeout_s=START_TIMEOUT_S,
             )
             each.take_stock()
         (folder,) = job.folders
@@ -338,12 +330,16 @@ def test_what_a_job_leaves_that_is_killed_all_at_once_goes_with_the_next_launch(
         for process in everything:
             process.kill()
         launcher.wait()
-        wait_for(lambda: not job.processes(), START_TIMEOUT_S, f"the end of {job.processes()}")
+        await_true(lambda: not job.processes(), f"the end of {job.processes()}", timeout_s=START_TIMEOUT_S)
         assert folder.is_dir() and memory.is_dir()
         (own,) = living.folders
         assert own.is_dir()
         next_launch = submit(tmp_path / "next", SLEEPER)
-        wait_for(lambda: not folder.exists() and not memory.exists(), START_TIMEOUT_S, "the next launch to clean up")
+        await_true(
+            lambda: not folder.exists() and not memory.exists(),
+            "the next launch to clean up",
+            timeout_s=START_TIMEOUT_S,
+        )
         assert own.is_dir() and (SHARED_MEMORY / own.name).is_dir()
         next_launch.backend.cancel(next_launch.handle)
     finally:

@@ -5,10 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
-from background import suspend
+from background import await_true, suspend
 
 from launcher.common.names import ENV_RUN_DIR, EVENTS_FILE
 from launcher.operator import stacks
@@ -31,13 +30,6 @@ write_stack_on_signal(int(sys.argv[1]))
 print("ready", flush=True)
 reads_for_ever()
 """
-
-
-def eventually(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -70,7 +62,7 @@ def test_a_worker_writes_its_stack_and_a_stopped_one_is_noted(tmp_path, workers)
     assert sorted(before) == [0, 1]
     stacks.request_stacks(folder)
     # A worker writes its stack frame by frame, the outermost one last.
-    eventually(lambda: "in <module>\n" in (texts := stacks.texts_after(folder, before))[0] and texts[1])
+    await_true(lambda: "in <module>\n" in (texts := stacks.texts_after(folder, before))[0] and texts[1])
     found = {rank: parse(text) for rank, text in stacks.texts_after(folder, before).items()}
     assert found[0].place == Frame(str(tmp_path / "worker.py"), "7", "reads_for_ever")
     assert [frame.function for frame in found[0].frames] == ["reads_for_ever", "<module>"]

@@ -5,20 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, frozen_context
-from job_suite import (
-    NODES,
-    running,
-    submitted,
-    test_a_cancelled_job_has_ended_for_everybody,
-    test_a_failed_job_says_why,
-    test_a_job_that_is_there_is_not_submitted_again,
-    test_a_submitted_job_is_found_again_from_its_record,
-    test_an_ended_job_can_still_be_looked_at,
-    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
-    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
-    test_waiting_ends_when_its_time_is_over,
-)
+from conftest import ROOT, written
+from job_suite import *  # noqa: F403  # with this module's stage
+from job_suite import NODES, WORKER, OrderedStage, running
 from log_texts import log_texts
 
 from launcher import pipeline
@@ -32,39 +21,8 @@ from launcher.model.job_spec import JobState
 pytestmark = [pytest.mark.whole_job, pytest.mark.filterwarnings("ignore:ssl=None is deprecated")]  # in Ray's client
 pytest_plugins = ("ray_fixtures",)
 
-__all__ = [  # the suite's, which run here with this module's stage
-    "submitted",
-    "test_a_cancelled_job_has_ended_for_everybody",
-    "test_a_failed_job_says_why",
-    "test_a_job_that_is_there_is_not_submitted_again",
-    "test_a_submitted_job_is_found_again_from_its_record",
-    "test_an_ended_job_can_still_be_looked_at",
-    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
-    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
-    "test_waiting_ends_when_its_time_is_over",
-]
-
 SCRIPT = ("recipes=training/custom/script", "cluster=ray", "training_cfg.entry_script=train.py")
 GRPO = "recipes=fine-tuning/llama/verl-grpo-rlvr-llama-3-dot-1-8b-instruct-lora"
-DRIVER = """
-import os, pathlib, sys, time
-orders, done = pathlib.Path(sys.argv[2]), 0
-while True:
-    for order in (orders.read_text() if orders.exists() else "").splitlines()[done:]:
-        done += 1
-        word, _, rest = order.partition(" ")
-        if word == "exit":
-            os._exit(int(rest))
-        print(rest, flush=True)
-    time.sleep(0.05)
-"""
-
-
-def written(folder, address, *words):
-    context = frozen_context(folder)
-    bundle = pipeline.render(pipeline.prepare((*words, f"cluster.address={address}"), context), context)
-    pipeline.write(bundle)
-    return bundle
 
 
 def script_bundle(folder, address, text, name, *words):
@@ -72,10 +30,10 @@ def script_bundle(folder, address, text, name, *words):
     code.mkdir()
     (code / "train.py").write_text(text)
     own = (f"cluster.working_dir={name}", f"training_cfg.run.name={name}")
-    return written(folder, address, *SCRIPT, *own, *words)
+    return written(folder, *SCRIPT, *own, *words, f"cluster.address={address}")
 
 
-class RayStage:
+class RayStage(OrderedStage):
     """Jobs whose driver does as a file tells it: the only rank with a log."""
 
     num_ranks = 1
@@ -88,17 +46,10 @@ class RayStage:
 
     def bundle(self, name):
         orders = f"training_cfg.script_args=[{{--orders: {self._folder}/{name}.orders}}]"
-        return script_bundle(self._folder, self._address, DRIVER, name, f"training_cfg.run.nodes={NODES}", orders)
+        return script_bundle(self._folder, self._address, WORKER, name, f"training_cfg.run.nodes={NODES}", orders)
 
-    def say(self, handle, rank, line):
-        self._order(handle, f"say {line}")
-
-    def end(self, handle, state):
-        self._order(handle, f"exit {0 if state is JobState.SUCCEEDED else 3}")
-
-    def _order(self, handle, order):
-        with Path(self._folder, f"{handle.job_name.rpartition('-')[0]}.orders").open("a") as file:
-            file.write(f"{order}\n")
+    def orders(self, handle, rank):
+        return self._folder / f"{handle.job_name.rpartition('-')[0]}.orders"
 
 
 @pytest.fixture(scope="module")

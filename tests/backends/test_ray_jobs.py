@@ -6,10 +6,9 @@ import definitions
 import jsonschema
 import kubernetes_validate
 import pytest
-from conftest import CACHE, frozen_context
+from conftest import rendered
 from manifest_schemas import DATA, GRPO, KUBERNETES, RAY, RAY_EVERYTHING
 
-from launcher import pipeline
 from launcher.backends.kubernetes.api_objects import pod_templates
 from launcher.backends.kubernetes.target import Places
 from launcher.common import yaml_io
@@ -21,8 +20,7 @@ NEWER = "recipes=fine-tuning/qwen-0_7_0/verl-grpo-rlvr-qwen-3-dot-5-27b-lora"
 
 def parsed(*overrides, base=RAY):
     """Return the parsed ConfigMap and RayJob."""
-    context = frozen_context(Path("/launch"))
-    files = pipeline.render(pipeline.prepare((*base, *overrides), context, CACHE), context).files
+    files = rendered(Path("/launch"), *base, *overrides).files
     return tuple(yaml_io.load(files[f"manifests/{name}.yaml"]) for name in ("configmap", "job"))
 
 

@@ -6,15 +6,15 @@ import re
 import pytest
 import slurm_cluster
 from background import await_true
-from conftest import frozen_context
-from test_slurm_jobs import PLAIN, SlurmBackend, finished, headline, refused, written
+from conftest import written
+from test_slurm_jobs import PLAIN, SlurmBackend, finished, headline, refused
 
 from launcher import pipeline
 from launcher.backends.slurm import accounts, queue
 from launcher.backends.slurm.place import HERE, RECENT
 from launcher.model.job_spec import JobState
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 
 MORE = """\
 AccountingStorageEnforce=associations,limits,qos
@@ -76,15 +76,9 @@ NODES = "recipes.training_cfg.run.nodes"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    with (
-        slurm_cluster.running(
-            tmp_path_factory.mktemp("slurm"), 2, has_accounting=True, more=MORE, of_nodes="Gres=disk:2"
-        ) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
+    with slurm_cluster.used(
+        tmp_path_factory.mktemp("slurm"), 2, has_accounting=True, more=MORE, of_nodes="Gres=disk:2"
+    ) as cluster:
         for words in ACCOUNTS:
             cluster.command("sacctmgr", "--immediate", *words.split())
         cluster.command("scontrol", "update", "PartitionName=limited", "QoS=ofpartition")
@@ -92,13 +86,10 @@ def cluster(tmp_path_factory):
 
 
 def test_sacct_knows_the_tasks_of_an_array(cluster, tmp_path):
-    context = frozen_context(tmp_path)
     made = [
-        pipeline.render(pipeline.prepare((*PLAIN, f"cluster.python=/bin/{name}", *folder), context), context)
+        written(tmp_path, *PLAIN, f"cluster.python=/bin/{name}", *folder)
         for name, folder in (("true", ()), ("false", (f"base_results_dir={tmp_path}/b",)))
     ]
-    for bundle in made:
-        pipeline.write(bundle)
     records = pipeline.submit_all(made, SlurmBackend())
     states = (JobState.SUCCEEDED, JobState.FAILED)
     for record, state in zip(records, states, strict=True):

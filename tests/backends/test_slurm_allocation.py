@@ -63,7 +63,7 @@ def ticked_until(job, condition):
         job.tick(frozenset({"n1", "n2"}))
         return condition()
 
-    await_true(ticks, 60)
+    await_true(ticks, timeout_s=60)
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from launcher.common.names import RUN_DIR
 from launcher.job_store import registry
 from launcher.model.job_spec import JobState
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 PROGRAM = """\
 #!/bin/sh
 echo "$POINT" > "$RECIPES_RUN_DIR/point"
@@ -36,14 +36,7 @@ POINTS = "+env_vars.POINT=0,1,2"
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=4) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with slurm_cluster.used(tmp_path_factory.mktemp("slurm"), num_nodes=4) as cluster:
         yield cluster
 
 

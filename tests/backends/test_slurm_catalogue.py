@@ -55,7 +55,6 @@ def test_every_script_is_sound(rendered, tmp_path):
     assert (done.stdout, done.stderr) == ("", "")
 
 
-@pytest.mark.long
 @pytest.mark.whole_job
 def test_slurm_takes_every_kind_of_job(rendered, tmp_path_factory):
     """Of recipes with the same header one is tried."""

@@ -7,9 +7,9 @@ import sys
 import pytest
 import slurm_cluster
 from background import await_true
-from conftest import frozen_context
+from conftest import rendered, written
 from log_texts import log_texts
-from test_slurm_jobs import SCRIPT, finished, written
+from test_slurm_jobs import SCRIPT, finished
 from test_slurm_rendering import PUBLISHED, files, problem
 
 from launcher import pipeline
@@ -238,8 +238,7 @@ def test_a_relative_script_on_another_machine_starts_in_its_folder(tmp_path):
 )
 def test_the_record_of_a_job_names_the_folder_that_is_copied(tmp_path, words, copied):
     repository(tmp_path)
-    context = frozen_context(tmp_path)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
+    bundle = rendered(tmp_path, *words)
     assert (code.CODE_FILE in bundle.files) == (copied is not None)
     assert bundle.sources.code.get("folder") == (copied and str(tmp_path))
 
@@ -256,13 +255,7 @@ def test_a_repository_replaces_the_code_of_an_image(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=2) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
+    with slurm_cluster.used(tmp_path_factory.mktemp("slurm"), num_nodes=2) as cluster:
         yield cluster
 
 
@@ -271,8 +264,6 @@ def output(record):
     return next(iter(log_texts(SlurmBackend(), record.handle, follow=False)))
 
 
-@pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.whole_job
 @pytest.mark.parametrize(
     ("words", "expected"),
@@ -298,8 +289,6 @@ def test_a_later_edit_changes_a_queued_job_in_a_folder_alone(cluster, tmp_path, 
     assert (folder == str(tmp_path)) is (expected == "later")
 
 
-@pytest.mark.long
-@pytest.mark.slow
 @pytest.mark.whole_job
 def test_code_that_cannot_be_copied_submits_nothing(cluster, tmp_path):
     bundle = written(tmp_path, *JOB, "git.repo_url_or_path=absent")

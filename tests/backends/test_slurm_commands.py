@@ -3,10 +3,9 @@
 import os
 
 import pytest
-from conftest import frozen_context
+from conftest import written
 from test_slurm_rendering import OPEN, PUBLISHED
 
-from launcher import pipeline
 from launcher.backends.slurm import programs, queue
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.host import LoginNode
@@ -92,9 +91,7 @@ def test_a_refusal_of_sbatch_gets_the_remedy_that_fits(commands, tmp_path, messa
 
 
 def refused(folder, *words):
-    context = frozen_context(folder)
-    bundle = pipeline.render(pipeline.prepare((*PUBLISHED, *OPEN, *words), context), context)
-    pipeline.write(bundle)
+    bundle = written(folder, *PUBLISHED, *OPEN, *words)
     with pytest.raises(ProblemsFound) as error:
         SlurmBackend().submit(bundle)
     return error.value.problems[0]

@@ -24,14 +24,8 @@ ACCOUNTS = (
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
     folder = tmp_path_factory.mktemp("slurm")
-    with (
-        slurm_cluster.running(folder, 2, has_accounting=True, more=MORE, of_nodes="Gres=disk:2") as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
+    with slurm_cluster.used(folder, 2, has_accounting=True, more=MORE, of_nodes="Gres=disk:2") as cluster:
         for words in ACCOUNTS:
             cluster.command("sacctmgr", "--immediate", *words.split())
         yield cluster
@@ -60,8 +54,6 @@ def of(lines, subject):
 
 
 @pytest.mark.whole_job
-@pytest.mark.slow
-@pytest.mark.long
 def test_a_job_that_would_run_and_each_fault_have_their_lines(cluster, examined):
     lines = examined()
     assert {each.state.value for every in lines.values() for each in every} == {"ok"}, lines
@@ -79,8 +71,6 @@ def test_a_job_that_would_run_and_each_fault_have_their_lines(cluster, examined)
 
 
 @pytest.mark.whole_job
-@pytest.mark.slow
-@pytest.mark.long
 def test_a_login_node_is_asked_by_ssh(cluster, examined, tmp_path_factory, monkeypatch):
     if missing := ssh_server.absent():
         pytest.skip(f"no {', '.join(missing)}")

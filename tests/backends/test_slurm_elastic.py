@@ -30,7 +30,7 @@ from launcher.operator.job_request import REQUEST_FILE, size_request
 from launcher.runtime.durable import write_text
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.usefixtures("store"), pytest.mark.long]
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 NODES, NUM_SAMPLES, EPOCHS, STEPS = 4, 400, 12, 150
 TRAINED = (
@@ -59,14 +59,7 @@ def alone(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=[True, False], ids=["accounting", "plain"])
 def cluster(request, tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), NODES, has_accounting=request.param) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with slurm_cluster.used(tmp_path_factory.mktemp("slurm"), NODES, has_accounting=request.param) as cluster:
         cluster.adds_nodes = request.param
         yield cluster
 

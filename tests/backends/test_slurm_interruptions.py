@@ -9,8 +9,9 @@ from dataclasses import replace
 import pytest
 import slurm_cluster
 from background import await_true
+from conftest import written
 from log_texts import log_texts
-from test_slurm_jobs import PLAIN, SCRIPT, TINY, SlurmBackend, finished, headline, written
+from test_slurm_jobs import PLAIN, SCRIPT, TINY, SlurmBackend, finished, headline
 
 from launcher import pipeline
 from launcher.backends.slurm import run_files
@@ -19,7 +20,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.model.job_spec import JobState, LogSelection
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 BATCH, SAMPLES, SAVE_STEPS = 32, 384, 5
 REQUEUE_WAIT_S = 120
 """Time for which Slurm keeps a requeued job from starting."""
@@ -44,14 +45,7 @@ PACED = (
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=4, more=MORE) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with slurm_cluster.used(tmp_path_factory.mktemp("slurm"), num_nodes=4, more=MORE) as cluster:
         yield cluster
 
 

@@ -10,22 +10,10 @@ from pathlib import Path
 import pytest
 import slurm_cluster
 from background import Collected, await_true
-from conftest import LLAMA, ROOT, frozen_context
-from job_suite import (
-    NODES,
-    running,
-    submitted,
-    test_a_cancelled_job_has_ended_for_everybody,
-    test_a_failed_job_says_why,
-    test_a_job_that_is_there_is_not_submitted_again,
-    test_a_submitted_job_is_found_again_from_its_record,
-    test_an_ended_job_can_still_be_looked_at,
-    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
-    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
-    test_waiting_ends_when_its_time_is_over,
-)
+from conftest import LLAMA, ROOT, written
+from job_suite import *  # noqa: F403  # with this module's stage
+from job_suite import NODES, WORKER, OrderedStage, running
 from log_texts import log_texts, shown
-from test_conformance import WORKER
 
 from launcher import pipeline
 from launcher.backends.slurm import follow as following
@@ -39,18 +27,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.model.job_spec import JobState, LogSelection
 
-__all__ = [  # the suite's, which run here with this module's stage
-    "submitted",
-    "test_a_cancelled_job_has_ended_for_everybody",
-    "test_a_failed_job_says_why",
-    "test_a_job_that_is_there_is_not_submitted_again",
-    "test_a_submitted_job_is_found_again_from_its_record",
-    "test_an_ended_job_can_still_be_looked_at",
-    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
-    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
-    "test_waiting_ends_when_its_time_is_over",
-]
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 SCRIPT = (
     "recipes=training/custom/script",
     "cluster=slurm",
@@ -74,27 +51,11 @@ END_TIMEOUT_S = 500.0
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=8) as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with slurm_cluster.used(tmp_path_factory.mktemp("slurm"), num_nodes=8) as cluster:
         yield cluster
 
 
-def written(folder, *words):
-    """Write the bundle of a job; folders of bundles have the names of their jobs, so each has a folder of its own."""
-    folder.mkdir(parents=True, exist_ok=True)
-    context = frozen_context(folder)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
-    pipeline.write(bundle)
-    return bundle
-
-
-class SlurmStage:
+class SlurmStage(OrderedStage):
     """Jobs whose workers do as a file tells them."""
 
     def __init__(self, folder):
@@ -107,17 +68,6 @@ class SlurmStage:
     def bundle(self, name, *words):
         size = (f"training_cfg.run.nodes={NODES}", f"training_cfg.run.name={name}")
         return written(self._folder, *SCRIPT, "training_cfg.entry_script=worker.py", *size, *words)
-
-    def say(self, handle, rank, line):
-        self._order(handle, rank, f"say {line}")
-
-    def end(self, handle, state):
-        for rank in range(NODES):
-            self._order(handle, rank, f"exit {0 if state is JobState.SUCCEEDED else 3}")
-
-    def _order(self, handle, rank, order):
-        with (handle.bundle_dir / RUN_DIR / f"orders-{rank}").open("a") as file:
-            file.write(f"{order}\n")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 import ssh_server
-from test_slurm_jobs import PLAIN, written
+from conftest import written
+from test_slurm_jobs import PLAIN
 
 from launcher.backends.slurm import host, ssh, submit
 from launcher.backends.slurm.run_files import Wanted, of_attempts

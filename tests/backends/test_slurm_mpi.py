@@ -1,13 +1,13 @@
 """Scripts that MPI starts, on a real Slurm: every rank in one communicator."""
 
 import shutil
-import subprocess
 
 import pytest
 import slurm_cluster
+from conftest import written
 from log_texts import log_texts
-from test_slurm_jobs import SCRIPT, SlurmBackend, finished, written
-from test_slurm_rendering import SCRIPTS, TOOLS, files, problem
+from test_slurm_jobs import SCRIPT, SlurmBackend, finished
+from test_slurm_rendering import SCRIPTS, files, problem
 
 from launcher import pipeline
 from launcher.model.job_spec import LogSelection
@@ -39,25 +39,20 @@ lib.MPI_Finalize()
 """Gathers the numbers of all ranks. Source: Open MPI 4.1, mpi.h: handles are addresses of these symbols."""
 
 
-@pytest.mark.long
 @pytest.mark.whole_job
-@pytest.mark.slow
 @pytest.mark.parametrize("mpi", ["mpirun", "pmi2"])
-def test_a_script_starts_once_per_rank(tmp_path_factory, tmp_path, monkeypatch, mpi):
+def test_a_script_starts_once_per_rank(tmp_path_factory, tmp_path, mpi):
     """OpenMPI of the distribution cannot join through PMI-2, so that case has no communicator.
 
     Simulated nodes are one machine, where the shared memory of two nodes' processes has the same name.
     """
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
-    assert shutil.which("mpirun"), slurm_cluster.INSTALL
     is_real = mpi == "mpirun"
     print_place = (
         "import os; print(os.environ['RANK'], 4, 6, os.environ['LOCAL_RANK'], os.environ['SLURMD_NODENAME'], True)"
     )
     (tmp_path / "ranks.py").write_text(PROGRAM if is_real else print_place)
-    with slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=NODES) as cluster:
-        monkeypatch.setenv("SLURM_CONF", str(cluster.conf))
+    with slurm_cluster.used(tmp_path_factory.mktemp("slurm"), NODES):
+        assert shutil.which("mpirun"), slurm_cluster.INSTALL
         words = (
             *MPI,
             f"training_cfg.entry_script={tmp_path}/ranks.py",
@@ -82,17 +77,13 @@ def test_a_script_starts_once_per_rank(tmp_path_factory, tmp_path, monkeypatch, 
     ],
     ids=["mpirun", "pmix", "pyxis", "apptainer"],
 )
-def test_scripts_with_mpi_are_sound(tmp_path, words):
+def test_scripts_with_mpi_are_sound(tmp_path, words, shellcheck):
     options = OPTIONS.format("--NCCL_DEBUG WARN --mca btl ^openib")
     made = files(tmp_path, *MPI, "training_cfg.entry_script=a.py", options, *words)
     assert ("mpirun " in made[SCRIPTS[0]]) == (not any("pmix" in word for word in words))
     assert ("--mpi=pmix" in made[SCRIPTS[0]]) == any("pmix" in word for word in words)
     assert "export NCCL_DEBUG=WARN" in made[SCRIPTS[2]] and "torch.distributed.run" not in made[SCRIPTS[1]]
-    for name in SCRIPTS:
-        done = subprocess.run(
-            ("shellcheck", "--shell=bash", "-"), input=made[name], capture_output=True, text=True, env=TOOLS
-        )
-        assert done.returncode == 0, (name, done.stdout)
+    shellcheck(*(made[name] for name in SCRIPTS))
 
 
 def test_the_model_parallel_library_gets_its_parameters(tmp_path):

@@ -3,17 +3,17 @@
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
 
 import psutil
 import pytest
 import slurm_cluster
-from background import await_true
+from background import await_true, command_lines
+from conftest import written
 from log_texts import log_texts
 from manifest_schemas import DATA, GRPO
-from test_slurm_jobs import SlurmBackend, finished, headline, written
-from test_slurm_rendering import SCRIPTS, TOOLS, files, problem
+from test_slurm_jobs import SlurmBackend, finished, headline
+from test_slurm_rendering import SCRIPTS, files, problem
 
 from launcher import pipeline
 from launcher.common.names import RUN_DIR
@@ -69,14 +69,10 @@ def python(folder, way):
     ],
     ids=["none", "docker", "pyxis", "apptainer", "charliecloud"],
 )
-def test_every_way_to_start_a_ray_node_is_a_sound_script(tmp_path, words, expected):
+def test_every_way_to_start_a_ray_node_is_a_sound_script(tmp_path, words, expected, shellcheck):
     made = files(tmp_path, *RAY, *words)
     assert expected in "".join(made[name] for name in SCRIPTS)
-    for name in (*SCRIPTS, RAY_FILE):
-        done = subprocess.run(
-            ("shellcheck", "--shell=bash", "-"), input=made[name], capture_output=True, text=True, env=TOOLS
-        )
-        assert done.returncode == 0, (name, done.stdout)
+    shellcheck(*(made[name] for name in (*SCRIPTS, RAY_FILE)))
 
 
 def test_the_step_starts_the_head_and_the_program_with_the_bundle_s_configuration(tmp_path):
@@ -105,15 +101,12 @@ def test_a_ray_job_of_changing_size_is_refused(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray is not installed: the extra ray")
     with (
-        slurm_cluster.running(tmp_path_factory.mktemp("slurm"), num_nodes=NODES) as cluster,
+        slurm_cluster.used(tmp_path_factory.mktemp("slurm"), NODES) as cluster,
         pytest.MonkeyPatch.context() as patch,
     ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
         patch.setenv("RAY_prestart_worker_first_driver", "0")
         yield cluster
 
@@ -127,22 +120,10 @@ def submitted(folder, way, *words):
 def left(record):
     """Return the processes of a job's Ray cluster that still run."""
     folder = f"/tmp/ray-{record.handle.native_id}"
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or ())
-        if folder in words or str(record.handle.bundle_dir) in words:
-            found.append(words)
-    return [*found, *([folder] if os.path.exists(folder) else [])]
+    return [*command_lines(folder, str(record.handle.bundle_dir)), *([folder] if os.path.exists(folder) else [])]
 
 
-def real(test):
-    """Mark a test that runs a job."""
-    for mark in (pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long):
-        test = mark(test)
-    return test
-
-
-@real
+@pytest.mark.whole_job
 def test_a_program_has_the_devices_of_every_node(cluster, tmp_path):
     record = submitted(tmp_path, "pass")
     finished(record)
@@ -153,26 +134,26 @@ def test_a_program_has_the_devices_of_every_node(cluster, tmp_path):
     await_true(lambda: left(record) == [])
 
 
-@real
+@pytest.mark.whole_job
 def test_a_program_s_exit_code_is_the_job_s(cluster, tmp_path):
     record = submitted(tmp_path, "sys.exit(7)")
     assert headline(finished(record, JobState.FAILED)) == "exit code 7"
     await_true(lambda: left(record) == [])
 
 
-@real
+@pytest.mark.whole_job
 def test_a_cancelled_ray_job_leaves_no_process(cluster, tmp_path):
     record = submitted(tmp_path, "time.sleep(600)")
-    await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), START_S)
+    await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), timeout_s=START_S)
     assert left(record)
     SlurmBackend().cancel(record.handle)
     await_true(lambda: left(record) == [])
 
 
-@real
+@pytest.mark.whole_job
 def test_a_lost_worker_ends_the_job(cluster, tmp_path):
     record = submitted(tmp_path, "time.sleep(600)")
-    await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), START_S)
+    await_true(lambda: (record.handle.bundle_dir / RUN_DIR / "placed").exists(), timeout_s=START_S)
     workers = [
         each
         for each in psutil.process_iter(["cmdline", "name"])
@@ -183,7 +164,7 @@ def test_a_lost_worker_ends_the_job(cluster, tmp_path):
     await_true(lambda: left(record) == [])
 
 
-@real
+@pytest.mark.whole_job
 def test_a_head_that_never_answers_ends_the_job(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_script, "PATIENCE_S", 5)
     record = submitted(tmp_path, "pass")

@@ -3,10 +3,9 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
-from conftest import LLAMA, frozen_context
+from conftest import LLAMA, frozen_context, rendered
 
 from launcher import pipeline
 from launcher.backends.slurm import programs, queue, requests, states
@@ -21,13 +20,11 @@ PUBLISHED = (
 )
 OPEN = ("cluster.trainer=open", "rehearse=true", "container=null")
 PARAMETERS = "cluster.additional_parameters"
-TOOLS = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
 SCRIPTS = ("slurm/job.sh", "slurm/node.sh", "slurm/variables.sh")
 
 
 def files(folder, *words):
-    context = frozen_context(folder)
-    return pipeline.render(pipeline.prepare(words, context), context).files
+    return rendered(folder, *words).files
 
 
 def problem(folder, *words):
@@ -49,26 +46,20 @@ def problem(folder, *words):
     ],
     ids=["docker", "pyxis", "apptainer", "charliecloud", "none"],
 )
-def test_every_way_to_start_a_node_is_a_sound_script(tmp_path, words, expected):
+def test_every_way_to_start_a_node_is_a_sound_script(tmp_path, words, expected, shellcheck):
     mounts = "cluster.container_mounts=['/fsx/a b']"
     commands = ("++recipes.pre_script=['echo before']", "++recipes.post_script=['echo after']")
     made = files(tmp_path, *PUBLISHED, mounts, *commands, *words)
     text = "".join(made[name] for name in SCRIPTS)
     assert expected in text and "--privileged" not in text
-    for name in SCRIPTS:
-        done = subprocess.run(
-            ("shellcheck", "--shell=bash", "-"), input=made[name], capture_output=True, text=True, env=TOOLS
-        )
-        assert done.returncode == 0, (name, done.stdout)
+    shellcheck(*(made[name] for name in SCRIPTS))
 
 
 @pytest.mark.parametrize("name", ["run", "send", "fetch"])
-def test_scripts_for_the_login_node_are_sound(name):
+def test_scripts_for_the_login_node_are_sound(name, shellcheck):
     own = {"growing": (".jsonl", ".log"), "prefixes": programs.PREFIXES, "kept": programs.KEPT}
     text = render_template(f"slurm/ssh_{name}.sh.j2", **own)
-    words = ("shellcheck", "--shell=bash", "--exclude=SC2154", "-")  # variables that `read` sets by name
-    done = subprocess.run(words, input=text, capture_output=True, text=True, env=TOOLS)
-    assert done.returncode == 0, done.stdout
+    shellcheck(text, exclude="SC2154")  # variables that `read` sets by name
 
 
 def test_a_folder_that_is_copied_appears_complete_or_not_at_all(tmp_path):
@@ -160,11 +151,10 @@ def test_a_wrong_key_is_a_problem_that_says_what_is_allowed(tmp_path, words, cod
 
 
 @pytest.mark.slow
-def test_the_script_of_an_array_has_the_options_of_its_tasks(tmp_path):
-    context = frozen_context(tmp_path)
+def test_the_script_of_an_array_has_the_options_of_its_tasks(tmp_path, shellcheck):
     shared = (*PUBLISHED, "cluster.time=30", "cluster.array_parallelism=2", "cluster.stderr_to_stdout=false")
     points = [("container=a",), ("container=b",), ("container=c", "recipes.trainer.num_nodes=1")]
-    made = [pipeline.render(pipeline.prepare((*shared, *words), context), context) for words in points]
+    made = [rendered(tmp_path, *shared, *words) for words in points]
     array, alone = requests.grouped(made)
     assert [len(array), len(alone)] == [2, 1]
     assert "but these differ: nodes; cluster.array" in str(requests.notices(made)[0])
@@ -175,16 +165,13 @@ def test_the_script_of_an_array_has_the_options_of_its_tasks(tmp_path):
         *("#SBATCH --time=30", "#SBATCH --requeue", "#SBATCH --open-mode=append", "#SBATCH --array=0-1%2"),
         *("#SBATCH --output=%a/run/slurm-%A_%a.log", "#SBATCH --error=%a/run/slurm-%A_%a.err"),
     ]
-    done = subprocess.run(("shellcheck", "--shell=bash", "-"), input=text, capture_output=True, text=True, env=TOOLS)
-    assert done.returncode == 0, done.stdout
+    shellcheck(text)
     single = requests.request_for(alone)
     assert (single.is_array, single.file, single.text) == (False, SCRIPTS[0], alone[0].files[SCRIPTS[0]])
 
 
 def test_jobs_with_a_range_of_sizes_share_no_array(tmp_path):
-    context = frozen_context(tmp_path)
-    overrides = [(*ELASTIC, f"base_results_dir={place}") for place in "ab"]
-    made = [pipeline.render(pipeline.prepare(words, context), context) for words in overrides]
+    made = [rendered(tmp_path, *ELASTIC, f"base_results_dir={place}") for place in "ab"]
     assert "#SBATCH --nodes=1-4" in made[0].files["slurm/job.sh"]
     assert requests.grouped(made) == [[bundle] for bundle in made]
     assert "share no array, since tasks of an array keep their size" in str(requests.notices(made)[0])
@@ -300,12 +287,9 @@ ELASTIC = (
     ],
     ids=["none", "docker", "pyxis", "apptainer", "charliecloud"],
 )
-def test_the_scripts_of_an_elastic_job_are_sound(tmp_path, words):
+def test_the_scripts_of_an_elastic_job_are_sound(tmp_path, words, shellcheck):
     made = files(tmp_path, *ELASTIC, *words)
-    for name in ("slurm/job.sh", "slurm/agent.sh", "slurm/guard.sh", "slurm/release.sh", "slurm/variables.sh"):
-        words = ("shellcheck", "--shell=bash", "-")
-        done = subprocess.run(words, input=made[name], capture_output=True, text=True, env=TOOLS)
-        assert done.returncode == 0, (name, done.stdout)
+    shellcheck(*(made[f"slurm/{name}.sh"] for name in ("job", "agent", "guard", "release", "variables")))
     assert "#SBATCH --nodes=1-4\n" in made["slurm/job.sh"] and "#SBATCH --no-kill\n" in made["slurm/job.sh"]
 
 

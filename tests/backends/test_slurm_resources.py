@@ -1,7 +1,7 @@
 """What a job on Slurm requests of its nodes, what its batch script runs first, and its release."""
 
 import pytest
-from conftest import frozen_context
+from conftest import frozen_context, rendered
 from test_slurm_rendering import ELASTIC, OPEN, PUBLISHED, files, problem
 
 from launcher import pipeline
@@ -134,7 +134,7 @@ def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
         ((*CPU, f"cluster.setup=['{'x' * 4097}']"), "E102", "cluster.setup.0"),
         ((*CPU, "cluster.setup='module load a'"), "E102", "cluster.setup"),
     ],
-    ids=lambda value: " ".join(word for word in value if word.startswith("cluster.")) if value else None,
+    ids=lambda value: " ".join(word[:80] for word in value if word.startswith("cluster.")) if value else None,
 )
 def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
     if code is None:  # Hydra keeps a backslash and a letter
@@ -258,9 +258,8 @@ def test_an_environment_that_setup_activates_is_not_the_python_of_the_launch(tmp
 
 
 def test_what_shared_nodes_are_asked_for_is_compared_with_limits(tmp_path):
-    context = frozen_context(tmp_path)
     words = (*GPU, SHARED, "cluster.cpus_per_task=3", "cluster.gpus_per_task=2", "cluster.mem_per_gpu=1GB")
-    demand = demand_of(requests.request_for([pipeline.render(pipeline.prepare(words, context), context)]))
+    demand = demand_of(requests.request_for([rendered(tmp_path, *words)]))
     assert (demand.cpus, demand.memory_mib, demand.memory_key) == (6, 4096, "cluster.mem_per_gpu")
     assert demand.least("gres/gpu", [], 2) == 8 and demand.least("cpu", [], 2) == 12
     assert not demand.is_plain

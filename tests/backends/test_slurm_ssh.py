@@ -10,20 +10,11 @@ import pytest
 import slurm_cluster
 import ssh_server
 from background import Collected, await_true
-from job_suite import (
-    running,
-    submitted,
-    test_a_cancelled_job_has_ended_for_everybody,
-    test_a_failed_job_says_why,
-    test_a_job_that_is_there_is_not_submitted_again,
-    test_a_submitted_job_is_found_again_from_its_record,
-    test_an_ended_job_can_still_be_looked_at,
-    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
-    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
-    test_waiting_ends_when_its_time_is_over,
-)
+from conftest import written
+from job_suite import *  # noqa: F403  # with this module's stage
+from job_suite import running
 from log_texts import log_texts
-from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, headline, refused, written
+from test_slurm_jobs import PLAIN, TINY, SlurmStage, finished, headline, refused
 
 from launcher import pipeline
 from launcher.backends.slurm import host, place
@@ -36,18 +27,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.model.job_spec import JobState, LogSelection
 
-__all__ = [  # the suite's, which run here with this module's stage
-    "submitted",
-    "test_a_cancelled_job_has_ended_for_everybody",
-    "test_a_failed_job_says_why",
-    "test_a_job_that_is_there_is_not_submitted_again",
-    "test_a_submitted_job_is_found_again_from_its_record",
-    "test_an_ended_job_can_still_be_looked_at",
-    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
-    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
-    "test_waiting_ends_when_its_time_is_over",
-]
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 THERE = (f"cluster.ssh={ssh_server.NAME}", "cluster.ssh_folder='my jobs'", f"cluster.python={sys.executable}")
 PATH = "/usr/local/bin:/usr/bin:/bin"
 OWN_FOLDER = ("cluster.code=folder",)
@@ -86,9 +66,8 @@ class SshStage(SlurmStage):
     def bundle(self, name, *words):
         return super().bundle(name, *THERE, *words)
 
-    def _order(self, handle, rank, order):
-        with (there(handle.bundle_dir) / RUN_DIR / f"orders-{rank}").open("a") as file:
-            file.write(f"{order}\n")
+    def orders(self, handle, rank):
+        return there(handle.bundle_dir) / RUN_DIR / f"orders-{rank}"
 
 
 @pytest.fixture(scope="module")

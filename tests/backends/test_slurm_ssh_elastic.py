@@ -23,7 +23,7 @@ from launcher.model.job_spec import JobState, LogSelection
 from launcher.operator.snapshot import STATE_FILE
 
 __all__ = ["server"]
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 EPOCHS = 6
 
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 from background import await_true
+from conftest import written
 from log_texts import log_texts
 from test_slurm_arrays import PROGRAM, folders, queued, recipes, records, started, state
-from test_slurm_jobs import END_TIMEOUT_S, PLAIN, SCRIPT, written
+from test_slurm_jobs import END_TIMEOUT_S, PLAIN, SCRIPT
 from test_slurm_ssh import OWN_FOLDER, THERE, lossy_sbatch, server, there
 
 from launcher.backends.slurm import requests
@@ -16,7 +17,7 @@ from launcher.common.names import RUN_DIR
 from launcher.model.job_spec import JobState, LogSelection
 
 __all__ = ["lossy_sbatch", "server"]
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 POINTS = "+env_vars.POINT=0,1,2"
 
 

@@ -4,10 +4,9 @@ import os
 
 import pytest
 from background import await_true
-from conftest import frozen_context
+from conftest import written
 from test_slurm_rendering import OPEN, PUBLISHED
 
-from launcher import pipeline
 from launcher.backends.slurm import queue
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.place import RECENT
@@ -89,10 +88,7 @@ Controller.ends_with = _ends_with
 
 @pytest.fixture
 def bundle(controller, tmp_path):
-    context = frozen_context(tmp_path)
-    made = pipeline.render(pipeline.prepare((*PUBLISHED, *OPEN, *controller.words), context), context)
-    pipeline.write(made)
-    return made
+    return written(tmp_path, *PUBLISHED, *OPEN, *controller.words)
 
 
 @pytest.mark.parametrize(

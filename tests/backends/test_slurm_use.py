@@ -12,9 +12,10 @@ import psutil
 import pytest
 import slurm_cluster
 from background import await_true
+from conftest import written
 from log_texts import log_texts
 from test_slurm_interruptions import PACED, SAMPLES, await_step, kinds, trained
-from test_slurm_jobs import PLAIN, SCRIPT, SlurmBackend, finished, written
+from test_slurm_jobs import PLAIN, SCRIPT, SlurmBackend, finished
 from test_slurm_rendering import ELASTIC
 
 from launcher import pipeline
@@ -24,7 +25,7 @@ from launcher.common.names import RUN_DIR
 from launcher.model.earlier_jobs import QueuedJob
 from launcher.model.job_spec import JobState
 
-pytestmark = [pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long]
+pytestmark = pytest.mark.whole_job
 MORE = """\
 SelectTypeParameters=CR_CPU_Memory
 GresTypes=gpu
@@ -62,12 +63,12 @@ def submitted(folder, *words):
 def note(record, name, count=1):
     """Return the lines of a file that a job writes, once it has so many."""
     path = record.handle.bundle_dir / RUN_DIR / name
-    await_true(lambda: path.exists() and path.read_text().count("\n") >= count, PATIENCE_S)
+    await_true(lambda: path.exists() and path.read_text().count("\n") >= count, timeout_s=PATIENCE_S)
     return path.read_text().splitlines()
 
 
-def let_end(record, code=0):
-    (record.handle.bundle_dir / RUN_DIR / "go").write_text(f"{code}\n")
+def let_end(record):
+    (record.handle.bundle_dir / RUN_DIR / "go").write_text("0\n")
 
 
 def forgotten(record):
@@ -79,16 +80,9 @@ def forgotten(record):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    if missing := slurm_cluster.absent():
-        pytest.skip(f"no {', '.join(missing)}: {slurm_cluster.INSTALL}")
     folder = tmp_path_factory.mktemp("slurm")
     (folder / "gres.conf").write_text("".join(f"Name=gpu File=/dev/{name}\n" for name in DEVICES))
-    with (
-        slurm_cluster.running(folder, num_nodes=4, more=MORE, of_nodes=f"Gres=gpu:{len(DEVICES)}") as cluster,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("SLURM_CONF", str(cluster.conf))
-        patch.setenv("OMP_NUM_THREADS", "1")
+    with slurm_cluster.used(folder, num_nodes=4, more=MORE, of_nodes=f"Gres=gpu:{len(DEVICES)}") as cluster:
         yield cluster
 
 
@@ -263,7 +257,7 @@ def test_the_end_is_known_of_a_batch_script_that_is_killed_at_once(cluster, tmp_
     else:
         os.kill(batch_script(record), signal.SIGKILL)
     listed = ("squeue", "--noheader", "--states=R,CG", f"--jobs={record.handle.native_id}")
-    await_true(lambda: not cluster.command(*listed).strip(), PATIENCE_S)
+    await_true(lambda: not cluster.command(*listed).strip(), timeout_s=PATIENCE_S)
     if not end:  # nothing was noted: only a command that looks before Slurm forgets the job keeps its end
         assert SlurmBackend().status(record.handle).state is state
     found = SlurmBackend().status(forgotten(record))
@@ -304,6 +298,6 @@ def test_a_requeued_job_without_a_release_waits(cluster, tmp_path, words):
     record = submitted(tmp_path, *words, "cluster.release.enabled=false")
     note(record, "started")
     cluster.command("scontrol", "requeue", record.handle.native_id)
-    await_true(lambda: "BeginTime" in SlurmBackend().status(record.handle).message, PATIENCE_S)
+    await_true(lambda: "BeginTime" in SlurmBackend().status(record.handle).message, timeout_s=PATIENCE_S)
     assert "two minutes" in SlurmBackend().status(record.handle).message
     assert cluster.command("squeue", "--noheader", "--format=%j").count("release") == 0

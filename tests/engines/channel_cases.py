@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from launcher.backends.sagemaker_local.channels import Place
 from launcher.backends.sagemaker_local.objects import Stores
 
@@ -14,6 +16,14 @@ class Data:
     base: str
     stores: Stores
     folder: Path
+
+    @staticmethod
+    def of(request: pytest.FixtureRequest, folder: Path) -> "Data":
+        """Return the objects of a test below a folder, or in a bucket if the parameter of its fixture is s3."""
+        if request.param == "file":
+            return Data(f"file://{folder}/store", Stores(), folder)
+        bucket = request.getfixturevalue("bucket")
+        return Data(f"s3://{bucket.name}/store", Stores(endpoint=bucket.endpoint), folder)
 
     def put(self, key: str, data: bytes) -> str:
         """Make an object; return its URI."""

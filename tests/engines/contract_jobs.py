@@ -3,9 +3,10 @@
 import os
 import sys
 import tarfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from background import await_true
 
 from launcher import pipeline
 from launcher.backends.sagemaker_local import record
@@ -56,9 +57,9 @@ class Started:
         path = self.run_dir / record.LOG_DIR / f"{host}-{attempt:02}.log"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
-    def await_line(self, line: str, host: str = "algo-1") -> None:
-        """Return when a host's program has written a line."""
-        wait_for(lambda: line in self.log(host).splitlines())
+    def await_line(self, line: str) -> None:
+        """Return when the first host's program has written a line."""
+        await_true(lambda: line in self.log().splitlines())
 
     def archived(self, name: str = "model.tar.gz") -> dict[str, str]:
         """Return the files of an archive of the job's output, name to text."""
@@ -67,13 +68,6 @@ class Started:
 
     def told(self) -> str:
         return " ".join(each["StatusMessage"] for each in self.described()["SecondaryStatusTransitions"])
-
-
-def wait_for(condition, timeout_s: float = TIMEOUT_S) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def write_bundle(folder: Path, program: str | None, *overrides: str, nodes: int = 1):

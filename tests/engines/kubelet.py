@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlsplit
 
 import kubelet_streams
+from background import serving
 from certificates import Authority
 
 
@@ -68,12 +69,8 @@ def running(authority: Authority) -> Iterator[Kubelet]:
     context.load_cert_chain(*authority.issue("kubelet"))
     server.socket = context.wrap_socket(server.socket, server_side=True)
     kubelet.port = server.server_address[1]
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    try:
+    with serving(server):
         yield kubelet
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def _handler(kubelet: Kubelet) -> type[http.server.BaseHTTPRequestHandler]:

@@ -4,11 +4,12 @@ Source: amzn-sagemaker-checkpointing 1.1.3, storage/clients/inmemory/inmemory_cl
 """
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
+
+from background import serving
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -95,11 +96,5 @@ class Service(ThreadingHTTPServer):
 def memory_service() -> Iterator[Service]:
     """Run a service in threads of this process."""
     service = Service()
-    thread = threading.Thread(target=service.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-    thread.start()
-    try:
+    with serving(service):
         yield service
-    finally:
-        service.shutdown()
-        service.server_close()
-        thread.join()

@@ -11,7 +11,9 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import pytest
 from background import await_true, suspend
 from ports import free_ports
 
@@ -259,6 +261,17 @@ def running(
     finally:
         for name in reversed(list(cluster.daemons)):
             cluster.stop(name)
+
+
+@contextlib.contextmanager
+def used(folder: Path, num_nodes: int = 4, **options: Any) -> Iterator[Cluster]:
+    """Run a cluster that this process and its children use, with one thread each; skip the test without Slurm."""
+    if missing := absent():
+        pytest.skip(f"no {', '.join(missing)}: {INSTALL}")
+    with running(folder, num_nodes, **options) as cluster, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SLURM_CONF", str(cluster.conf))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield cluster
 
 
 def _configure(cluster: Cluster, more: str, of_nodes: str) -> None:

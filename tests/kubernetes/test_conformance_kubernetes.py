@@ -3,39 +3,15 @@
 import threading
 
 import pytest
-from job_suite import (
-    NODES,
-    submitted,
-    test_a_cancelled_job_has_ended_for_everybody,
-    test_a_failed_job_says_why,
-    test_a_job_is_scaled_within_its_plan_only,
-    test_a_job_that_is_there_is_not_submitted_again,
-    test_a_submitted_job_is_found_again_from_its_record,
-    test_an_ended_job_can_still_be_looked_at,
-    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
-    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
-    test_waiting_ends_when_its_time_is_over,
-    write_bundle,
-)
+from job_suite import *  # noqa: F403  # with this module's stage
+from job_suite import NODES, write_bundle
+from job_suite import test_a_job_is_scaled_within_its_plan_only as test_a_job_is_scaled_within_its_plan_only
 
 from launcher.backends.kubernetes.api_objects import path
 from launcher.backends.kubernetes.backend import KubernetesBackend
 from launcher.model.job_spec import JobState
 
 pytest_plugins = ("cluster_fixtures",)
-
-__all__ = [  # the suite's, which run here with this module's stage
-    "submitted",
-    "test_a_cancelled_job_has_ended_for_everybody",
-    "test_a_failed_job_says_why",
-    "test_a_job_is_scaled_within_its_plan_only",
-    "test_a_job_that_is_there_is_not_submitted_again",
-    "test_a_submitted_job_is_found_again_from_its_record",
-    "test_an_ended_job_can_still_be_looked_at",
-    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
-    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
-    "test_waiting_ends_when_its_time_is_over",
-]
 
 JOB = "HyperPodPyTorchJob"
 

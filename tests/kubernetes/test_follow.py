@@ -24,7 +24,6 @@ pytest_plugins = ("cluster_fixtures",)
 
 JOB = "HyperPodPyTorchJob"
 BACKEND = backend_registry.load_backend("k8s")
-SECOND_NS = 10**9
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from background import Collected, await_true
 from conftest import ROOT
 
 from launcher.backends.kubernetes.api_objects import path, pod_templates
-from launcher.backends.kubernetes.connection import connect
 from launcher.backends.kubernetes.server import Server
 from launcher.cli import launch
 from launcher.cli import main as cli
@@ -298,10 +297,3 @@ def test_cancel_removes_all_that_a_killed_launch_left(space, launching, monkeypa
     assert "has already ended" in capsys.readouterr().err
     assert cli.run(["launch", folder.name]) == 0
     assert space.names(JOB) == [folder.name]
-
-
-def test_a_token_that_was_replaced_is_read_again(space):
-    space.kubeconfig("not-valid")
-    connection = connect(None)
-    space.kubeconfig()
-    assert connection.get(path("Namespace", "", space.name))["metadata"]["name"] == space.name

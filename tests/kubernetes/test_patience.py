@@ -3,7 +3,6 @@
 import http.server
 import json
 import ssl
-import threading
 import time
 from base64 import b64encode
 from dataclasses import replace
@@ -11,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from background import Collected, await_true
+from background import Collected, await_true, serving
 from log_texts import log_texts
 
 from launcher.backends.kubernetes.api_errors import ApiError, problem, retry_after_s
@@ -171,7 +170,6 @@ def webhook(space):
     context, authority = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), space.cluster.engine.authority
     context.load_cert_chain(*authority.issue("webhook"))
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     space.admin.merge(path("Namespace", "", space.name), {"metadata": {"labels": {"audited": space.name}}}, "test")
     hook = {
         "name": "costs.example.com",
@@ -191,11 +189,10 @@ def webhook(space):
         "metadata": {"name": "costs"},
         "webhooks": [hook],
     }
-    made = space.admin.apply(where, body, "test")
-    yield
-    space.admin.delete(where, made["metadata"]["uid"])
-    server.shutdown()
-    server.server_close()
+    with serving(server):
+        made = space.admin.apply(where, body, "test")
+        yield
+        space.admin.delete(where, made["metadata"]["uid"])
 
 
 def test_a_webhook_s_refusal_is_reported_as_one(space, bundle, webhook):

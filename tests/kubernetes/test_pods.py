@@ -15,7 +15,7 @@ from pathlib import Path
 import kube_api
 import kubelet_streams
 import pytest
-from background import await_true
+from background import await_true, serving
 from job_suite import write_bundle
 
 from launcher import pipeline
@@ -346,9 +346,8 @@ def service():
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield server.server_address[1]
-    server.shutdown()
+    with serving(server):
+        yield server.server_address[1]
 
 
 @contextlib.contextmanager

@@ -238,17 +238,17 @@ RULES = [
 ]
 
 
-def grant(space, rules, name="launch"):
+def grant(space, rules):
     api = "/apis/rbac.authorization.k8s.io/v1/namespaces/" + space.name
-    head = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
-    space.admin.apply(f"{api}/roles/{name}", {**head, "kind": "Role", "rules": rules}, "test")
+    head = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "launch"}}
+    space.admin.apply(f"{api}/roles/launch", {**head, "kind": "Role", "rules": rules}, "test")
     binding = {
         **head,
         "kind": "RoleBinding",
         "subjects": [{"kind": "User", "name": "ada", "apiGroup": "rbac.authorization.k8s.io"}],
-        "roleRef": {"kind": "Role", "name": name, "apiGroup": "rbac.authorization.k8s.io"},
+        "roleRef": {"kind": "Role", "name": "launch", "apiGroup": "rbac.authorization.k8s.io"},
     }
-    space.admin.apply(f"{api}/rolebindings/{name}", binding, "test")
+    space.admin.apply(f"{api}/rolebindings/launch", binding, "test")
 
 
 def test_rights_in_the_namespace_alone_are_enough(space, bundle):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy
 import pytest
 import torch
+from background import await_true
 from runtime_ranks import RANDOM_KILLS, fork_ranks, leave_locks_behind, run_ranks
 
 from launcher.runtime import agent, randomness
@@ -112,10 +113,7 @@ def test_killed_at_random_moments_of_a_save_the_latest_always_loads(tmp_path):
 
     for _ in range(RANDOM_KILLS):
         ranks = fork_ranks(2, save_on, tmp_path)
-        deadline = time.monotonic() + 200
-        while latest_step(tmp_path) <= reached[-1]:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        await_true(lambda: latest_step(tmp_path) > reached[-1])
         time.sleep(moments.uniform(0, 0.06))  # a save of these takes 0.02 s
         moments.shuffle(ranks)
         for rank in ranks:

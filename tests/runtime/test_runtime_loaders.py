@@ -4,11 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from background import await_true
 from runtime_ranks import run_ranks
 from torch.utils.data import DataLoader, Dataset
 
@@ -172,10 +172,7 @@ def test_loader_workers_survive_the_stop_signal(tmp_path, method, guarded):
         assert latest_progress(tmp_path / "checkpoints")[1].step == step
     else:
         assert output == "stopped at 0\n"
-    deadline = time.monotonic() + 200
-    while group_lives(process.pid):  # no worker lives on; multiprocessing's tracker ends in its own time
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    await_true(lambda: not group_lives(process.pid))  # no worker; multiprocessing's tracker ends in its own time
 
 
 def group_lives(group: int) -> bool:

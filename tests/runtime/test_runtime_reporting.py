@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import asdict, replace
 
 import pytest
+from background import await_true
 
 from launcher.common import names
 from launcher.runtime.metric_shipping import METRIC_NAMES, TrackingUnavailable, _Delivery, prefix, ship
@@ -238,9 +239,7 @@ def test_the_reporter_sends_while_training_goes_on(tmp_path, mlflow_run):
     reporter = Reporter(tmp_path, uri, run_id)
     for step in range(1, 6):
         reporter.report(replace(FIRST, step=step))
-    deadline = time.monotonic() + 200
-    while not (tmp_path / names.SHIPPED_FILE).exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
+    await_true((tmp_path / names.SHIPPED_FILE).exists)
     assert logged(client, run_id) == [1, 2, 3, 4, 5]
     reporter.report(replace(FIRST, step=6))
     reporter.close(timeout_s=20)

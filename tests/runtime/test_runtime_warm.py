@@ -10,7 +10,7 @@ import uuid
 
 import psutil
 import pytest
-from background import suspend
+from background import await_true, suspend
 from conftest import ROOT
 
 from launcher.runtime import agent, warm_client
@@ -108,10 +108,7 @@ def asleep(worker):
 
 
 def wait_gone(pid):
-    deadline = time.monotonic() + 200
-    while psutil.pid_exists(pid):
-        assert time.monotonic() < deadline, f"{pid} is still there"
-        time.sleep(0.02)
+    await_true(lambda: not psutil.pid_exists(pid), f"the end of {pid}")
 
 
 def test_a_fork_has_the_arguments_environment_folder_and_streams_of_its_worker(node, tmp_path):

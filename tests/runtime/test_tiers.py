@@ -32,6 +32,7 @@ from launcher.runtime.tiers.tier_settings import tier_settings
 from launcher.runtime.tiers.training import TieredCheckpoints, manager_of
 
 pytest_plugins = ("s3_server",)
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 SECTION = {
     "namespace": "ns",
@@ -40,14 +41,6 @@ SECTION = {
     "s3_endpoint": None,
     "replicas": 1,
 }
-
-
-@pytest.fixture(autouse=True)
-def own_memory(tmp_path, monkeypatch):
-    """Give the test a node's memory and a run folder of its own."""
-    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
-    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
-    monkeypatch.chdir(tmp_path)
 
 
 def settings(**changes):

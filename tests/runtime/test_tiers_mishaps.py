@@ -37,16 +37,9 @@ from launcher.runtime.tiers.tier_settings import Cadence, TierSettings
 from launcher.runtime.tiers.training import CheckpointUnsaved, TieredCheckpoints, manager_of
 
 pytest_plugins = ("s3_server",)
+pytestmark = pytest.mark.usefixtures("own_folders")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_tiers.py"
 FULL = OSError(errno.ENOSPC, "No space left on device")
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """Give the test a node's memory and a run folder of its own."""
-    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
-    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
-    monkeypatch.chdir(tmp_path)
 
 
 def failing(*_: object) -> None:

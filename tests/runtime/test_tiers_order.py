@@ -9,7 +9,6 @@ import pytest
 import torch
 from test_tiers import alone, load, save_steps, steps_in
 
-from launcher.common import names
 from launcher.runtime.tiers.checkpoint_log import CheckpointLog
 from launcher.runtime.tiers.checkpoint_manager import CheckpointManager, StoreTier
 from launcher.runtime.tiers.node_memory import NodeMemory
@@ -19,14 +18,7 @@ from launcher.runtime.tiers.shards import Key
 from launcher.runtime.tiers.stores import Folder
 
 pytest_plugins = ("s3_server",)
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """Give the test a node's memory and a run folder of its own."""
-    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
-    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 def on(store, patience_s: float = 60, retention: int = 2, namespace: str = "ns") -> CheckpointManager:

@@ -25,15 +25,8 @@ from launcher.runtime.tiers.s3_store import Bucket
 from launcher.runtime.tiers.stores import Folder
 
 pytest_plugins = ("s3_server",)
+pytestmark = pytest.mark.usefixtures("own_folders")
 LEASE_S = 0.4
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """Give the test a node's memory, a run folder and a short lease of its own."""
-    monkeypatch.setenv(names.ENV_NODE_MEMORY, str(tmp_path / "memory"))
-    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
-    monkeypatch.chdir(tmp_path)
 
 
 class OtherJob:
@@ -52,13 +45,13 @@ class OtherJob:
         self._patched.__exit__(*error)
 
 
-def live_mark(place, monkeypatch, lease_s: float = 120.0) -> None:
+def live_mark(place, monkeypatch) -> None:
     """Let another job's mark be renewed whenever it is looked at."""
     mark = place.mark
     beats = iter(range(1, 10**6))
 
     def beating():
-        return Mark("bundle-of-theirs", "host-7, process 12, ab", next(beats), lease_s).text()
+        return Mark("bundle-of-theirs", "host-7, process 12, ab", next(beats), 120.0).text()
 
     assert mark() is None
     monkeypatch.setattr(place, "mark", beating)

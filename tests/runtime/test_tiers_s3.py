@@ -14,13 +14,7 @@ from launcher.runtime.tiers.tier_settings import tier_settings
 from launcher.runtime.tiers.training import _store
 
 pytest_plugins = ("s3_server",)
-
-
-@pytest.fixture(autouse=True)
-def own_folders(tmp_path, monkeypatch):
-    """Give the test a run folder of its own."""
-    monkeypatch.setenv(names.ENV_RUN_DIR, str(tmp_path))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("own_folders")
 
 
 def headers_of(client, operation: str) -> list[dict]:

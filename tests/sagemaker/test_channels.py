@@ -28,10 +28,7 @@ pytest_plugins = ("s3_server",)
 @pytest.fixture(params=["s3", "file"])
 def data(request, tmp_path):
     """Return objects of a test, in a store of each kind."""
-    if request.param == "file":
-        return Data(f"file://{tmp_path}/store", Stores(), tmp_path)
-    bucket = request.getfixturevalue("bucket")
-    return Data(f"s3://{bucket.name}/store", Stores(endpoint=bucket.endpoint), tmp_path)
+    return Data.of(request, tmp_path)
 
 
 def codes(raised: pytest.ExceptionInfo) -> list[str]:

@@ -24,10 +24,7 @@ CHUNK = 256 * 1024
 @pytest.fixture(params=["file", "s3"])
 def data(request, tmp_path):
     """Return objects of a test, in a store of each kind."""
-    if request.param == "file":
-        return Data(f"file://{tmp_path}/store", Stores(), tmp_path)
-    bucket = request.getfixturevalue("bucket")
-    return Data(f"s3://{bucket.name}/store", Stores(endpoint=bucket.endpoint), tmp_path)
+    return Data.of(request, tmp_path)
 
 
 @pytest.fixture

@@ -5,11 +5,11 @@ import os
 import random
 import subprocess
 import sys
-import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from background import serving
 from channel_cases import Data
 from conftest import ROOT
 
@@ -32,10 +32,7 @@ while True:
 @pytest.fixture(params=["file", "s3"])
 def data(request, tmp_path):
     """Return objects of a test, in a store of each kind."""
-    if request.param == "file":
-        return Data(f"file://{tmp_path}/store", Stores(), tmp_path)
-    bucket = request.getfixturevalue("bucket")
-    return Data(f"s3://{bucket.name}/store", Stores(endpoint=bucket.endpoint), tmp_path)
+    return Data.of(request, tmp_path)
 
 
 @pytest.mark.slow
@@ -207,10 +204,8 @@ def breaking(bucket):
     """Return a store whose connections break, and its handler."""
     handler = type("Handler", (_Breaking,), {"asked": []})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield Stores(endpoint=f"http://127.0.0.1:{server.server_port}"), handler
-    server.shutdown()
-    server.server_close()
+    with serving(server):
+        yield Stores(endpoint=f"http://127.0.0.1:{server.server_port}"), handler
 
 
 def test_a_stream_goes_on_where_its_connection_was_lost(breaking):

@@ -6,11 +6,11 @@ import os
 import shutil
 
 import pytest
-from conftest import frozen_context
-from contract_jobs import TINY, J, wait_for
+from background import await_true
+from conftest import written
+from contract_jobs import TINY, J
 from wrong_kinds import of_kind
 
-from launcher import pipeline
 from launcher.backends.sagemaker_local import artefacts, isolation, optml, program, record, sync
 from launcher.backends.sagemaker_local.backend import MACHINE_FILE, ContractBackend
 from launcher.backends.sagemaker_local.objects import Object, Stores
@@ -373,7 +373,7 @@ def test_a_folder_that_cannot_be_read_now_is_looked_at_again():
             return {}
 
     syncing = sync.Syncing([folder := Folder()], 0.001)
-    wait_for(lambda: folder.looks > 2)
+    await_true(lambda: folder.looks > 2)
     syncing.finish()
 
 
@@ -381,10 +381,7 @@ def test_mpi_without_namespaces_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name, **_: f"/bin/{name}")
     words = ("training_cfg.run.ntasks_per_node=1", "++recipes.distribution.mpi.enabled=true")
     (tmp_path / "train.py").touch()
-    context = frozen_context(tmp_path)
-    job = pipeline.prepare((*SCRIPT, f"{J}.source_dir={tmp_path}", *words), context)
-    bundle = pipeline.render(job, context)
-    pipeline.write(bundle)
+    bundle = written(tmp_path, *SCRIPT, f"{J}.source_dir={tmp_path}", *words)
     with pytest.raises(ProblemsFound, match="E432"):
         ContractBackend(chosen=isolation.FOLDERS).submit(bundle)
 

@@ -6,11 +6,10 @@ import shutil
 import subprocess
 
 import pytest
-from conftest import frozen_context
+from conftest import written
 from contract_jobs import TIMEOUT_S, J, Started
 from engine_cache import cached
 
-from launcher import pipeline
 from launcher.backends.sagemaker_local import isolation, optml, program
 from launcher.backends.sagemaker_local.backend import ContractBackend
 from launcher.model.job_spec import JobState
@@ -44,9 +43,7 @@ def run(tmp_path):
         (code / "train.py").write_text(script, encoding="utf-8")
         (code / "beside.py").write_text("VALUE = 7\n", encoding="utf-8")
         words = [*SCRIPT, f"{J}.output_path=file://{tmp_path}/out", f"{J}.source_dir={code}", *overrides]
-        context = frozen_context(tmp_path)
-        bundle = pipeline.render(pipeline.prepare(words, context), context)
-        pipeline.write(bundle)
+        bundle = written(tmp_path, *words)
         backend = ContractBackend()
         job = Started(backend, backend.submit(bundle), tmp_path / "out")
         job.end(2 * TIMEOUT_S)

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import commands
 import pytest
+from background import await_true
 from conftest import ROOT
-from contract_jobs import TIMEOUT_S, J, operator_of, processes_of, start, wait_for, write_bundle
+from contract_jobs import TIMEOUT_S, J, operator_of, processes_of, start, write_bundle
 from log_texts import log_texts
 
 from launcher import pipeline
@@ -199,7 +200,7 @@ def test_one_failing_host_fails_the_job_whose_output_is_kept(write, reason, tmp_
     assert job.statuses()[-2:] == ["Uploading", "Failed"]
     clash = "model/kept is on algo-1 and on algo-2: the first is kept"
     assert clash in job.told() and f"output/{clash.replace('model', 'data')}" in job.told()
-    wait_for(lambda: not processes_of(tmp_path))
+    await_true(lambda: not processes_of(tmp_path))
 
 
 @pytest.mark.slow
@@ -233,7 +234,7 @@ signal.pause()
     told = capfd.readouterr().err
     assert "E414" in told and "the job was started, but its final status cannot be read" in told
     assert "nothing was" not in told
-    wait_for(lambda: not processes_of(tmp_path))
+    await_true(lambda: not processes_of(tmp_path))
 
 
 @pytest.mark.slow
@@ -372,7 +373,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for(who, bucket, tmp_path):
                 job.backend._operators[job.handle.bundle_dir].stdin.close()
             assert job.end(5).state is JobState.CANCELLED
     assert job.log() == ""
-    wait_for(lambda: not processes_of(tmp_path))
+    await_true(lambda: not processes_of(tmp_path))
 
 
 @pytest.mark.slow
@@ -397,7 +398,7 @@ def test_a_second_wish_ends_a_job_whose_output_is_on_its_way(program, tmp_path, 
                 ask("sagemaker", "stop_training_job", TrainingJobName=job.handle.native_id)
             os.kill(operator_of(job.handle.bundle_dir), signal.SIGINT)
             assert job.end(5).state is JobState.CANCELLED
-            wait_for(lambda: not processes_of(tmp_path), 5)
+            await_true(lambda: not processes_of(tmp_path), timeout_s=5)
     assert job.statuses()[-2:] == ["Uploading", "Stopped"] and "incomplete output" in job.told()
     assert not (job.run_dir / "hosts").exists()
 
@@ -424,13 +425,13 @@ def test_nothing_is_left_when_a_process_of_the_job_is_killed(victim, tmp_path):
         stdout=subprocess.DEVNULL,
     )
     log = bundle.directory / RUN_DIR / "logs" / "algo-2-00.log"
-    wait_for(lambda: log.exists() and "ready" in log.read_text() and registry.read(bundle.directory))
+    await_true(lambda: log.exists() and "ready" in log.read_text() and registry.read(bundle.directory))
     if victim == "operator":
         os.kill(operator_of(bundle.directory), signal.SIGKILL)
     else:
         launch.send_signal(signal.SIGKILL if victim == "launcher" else signal.SIGINT)
     launch.wait(timeout=200)
-    wait_for(lambda: not processes_of(tmp_path))
+    await_true(lambda: not processes_of(tmp_path))
     assert not (bundle.directory / RUN_DIR / "hosts").exists()
     record = registry.submitted(bundle.directory)
     status = ContractBackend().status(record.handle)
@@ -458,7 +459,7 @@ def test_output_is_whole_or_absent_whenever_the_job_is_killed(tmp_path):
         if pid := operator_of(bundle.directory):
             os.kill(pid, signal.SIGKILL)
         states |= {status.state for status in backend.wait(handle, timeout_s=TIMEOUT_S)}
-        wait_for(lambda: not processes_of(tmp_path))
+        await_true(lambda: not processes_of(tmp_path))
         found = sorted(os.listdir(output)) if output.exists() else []
         for name, size in zip(found, (3_000_000, 1_000_000), strict=False):
             with tarfile.open(output / name) as tar:
@@ -474,7 +475,7 @@ def test_later_commands_find_the_job_from_its_record(recipes, tmp_path):
     record = pipeline.submit(bundle, ContractBackend(patience_s=0.2))
     folder = str(bundle.directory)
     again = backend_registry.load_backend(registry.submitted(bundle.directory).handle.backend)
-    wait_for(lambda: "ready" in "".join(log_texts(again, record.handle, LogSelection((1,)), follow=False)))
+    await_true(lambda: "ready" in "".join(log_texts(again, record.handle, LogSelection((1,)), follow=False)))
     assert recipes("status", folder)[1].startswith("running")
     code, out, _ = recipes("jobs", str(bundle.directory.parent))
     assert code == 0 and "sm_local" in out
@@ -530,7 +531,7 @@ def test_an_ordinary_user_has_every_kind_of_channel(tmp_path):
         modes = {name: each["TrainingInputMode"] for name, each in found["config"].items()}
         assert modes == {"train": "File", "fast": "File", "stream": "Pipe", "system": "File", "recipe": "File"}
     assert str(tmp_path) not in Path("/proc/mounts").read_text()
-    wait_for(lambda: not processes_of(tmp_path))
+    await_true(lambda: not processes_of(tmp_path))
 
 
 @pytest.mark.slow

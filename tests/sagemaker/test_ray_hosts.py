@@ -4,13 +4,13 @@ import importlib.util
 import json
 import os
 import signal
-import subprocess
 import sys
 
 import psutil
 import pytest
-from conftest import frozen_context
-from contract_jobs import J, Started, wait_for
+from background import await_true, command_lines
+from conftest import frozen_context, written
+from contract_jobs import J, Started
 from log_texts import log_texts
 
 from launcher import pipeline
@@ -105,9 +105,7 @@ def start(tmp_path, monkeypatch):
     def started(way, *words) -> Started:
         stand_in(tmp_path, monkeypatch, way)
         own = (f"{J}.output_path=file://{tmp_path}/out", f"{J}.inputs.s3={{train: 'file://{data}'}}")
-        context = frozen_context(tmp_path)
-        bundle = pipeline.render(pipeline.prepare([*GRPO, "cluster=sm_local", *own, *words], context), context)
-        pipeline.write(bundle)
+        bundle = written(tmp_path, *GRPO, "cluster=sm_local", *own, *words)
         backend = ContractBackend()
         return Started(backend, backend.submit(bundle), tmp_path / "out")
 
@@ -124,17 +122,8 @@ def stand_in(folder, monkeypatch, way="pass"):
 
 def left(job):
     """Return the processes of a job that still run, and the folders of its hosts."""
-    folder = str(job.handle.bundle_dir)
-    found = [" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"])]
     hosts = [str(path) for path in (job.run_dir / "hosts").glob("*")]
-    return [*(words for words in found if "/opt/ml/ray/" in words or folder in words), *hosts]
-
-
-def whole(test):
-    """Mark a test that runs a job."""
-    for mark in (pytest.mark.whole_job, pytest.mark.slow, pytest.mark.long):
-        test = mark(test)
-    return test
+    return [*command_lines("/opt/ml/ray/", str(job.handle.bundle_dir)), *hosts]
 
 
 def test_the_request_brings_verl_s_resolved_configuration_and_what_starts_ray(render):
@@ -168,13 +157,9 @@ def test_a_change_of_what_starts_ray_is_another_recipe(render, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_scripts_of_hosts_are_sound(render):
+def test_the_scripts_of_hosts_are_sound(render, shellcheck):
     files = render(*ON_AWS).files
-    tools = {**os.environ, "PATH": f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"}
-    for name in ("start.sh", "ray.sh"):
-        words = ("shellcheck", "--shell=bash", "-")
-        done = subprocess.run(words, input=files[name], capture_output=True, text=True, env=tools)
-        assert done.returncode == 0, (name, done.stdout)
+    shellcheck(files["start.sh"], files["ray.sh"])
 
 
 def test_mlflow_s_run_is_in_the_environment(render):
@@ -192,9 +177,8 @@ def test_without_verl_the_job_is_refused_here(tmp_path):
     if importlib.util.find_spec("verl"):
         pytest.skip("verl is installed")
     words = (*GRPO, "cluster=sm_local", f"{J}.output_path=file://{tmp_path}/out")
-    context = frozen_context(tmp_path)
     with pytest.raises(ProblemsFound) as caught:
-        pipeline.prepare(words, context)
+        pipeline.prepare(words, frozen_context(tmp_path))
     (found,) = caught.value.problems
     assert (found.code, found.path) == ("E430", "cluster")
     assert found.message.endswith("verl") and found.remedy.endswith("verl")
@@ -203,14 +187,12 @@ def test_without_verl_the_job_is_refused_here(tmp_path):
 def test_without_namespaces_hosts_have_no_addresses_for_ray(tmp_path, monkeypatch):
     stand_in(tmp_path, monkeypatch)
     words = (*GRPO, "cluster=sm_local", f"{J}.output_path=file://{tmp_path}/out")
-    context = frozen_context(tmp_path)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
-    pipeline.write(bundle)
+    bundle = written(tmp_path, *words)
     with pytest.raises(ProblemsFound, match="E432"):
         ContractBackend(chosen=isolation.FOLDERS).submit(bundle)
 
 
-@whole
+@pytest.mark.whole_job
 def test_hosts_train_together(start):
     job = start("pass", f"{TRAINING}.mlflow.tracking_uri=https://mlflow.example", f"{TRAINING}.mlflow.run_id=abc")
     assert job.end(PATIENCE_S).state is JobState.SUCCEEDED, job.log() + job.log("algo-2")
@@ -218,48 +200,48 @@ def test_hosts_train_together(start):
     assert job.archived() == {"slope": "3.000 https://mlflow.example"}
     shown = list(log_texts(job.backend, job.handle, LogSelection(ranks=(0,)), follow=False))
     assert "placed ['127.1.0.1', '127.1.0.2'] 16 guarded" in shown
-    wait_for(lambda: left(job) == [])
+    await_true(lambda: left(job) == [])
 
 
-@whole
+@pytest.mark.whole_job
 def test_one_host_is_a_cluster_too(start):
     job = start("pass", "recipes.trainer.num_nodes=1", "recipes.trainer.devices=4")
     assert job.end(PATIENCE_S).state is JobState.SUCCEEDED, job.log()
     assert "placed ['127.1.0.1'] 4 guarded" in job.log().splitlines()
 
 
-@whole
+@pytest.mark.whole_job
 def test_the_program_s_failure_is_the_job_s(start):
     job = start("pathlib.Path('/opt/ml/output/failure').write_text('no reward'); sys.exit(7)")
     status = job.end(PATIENCE_S)
     assert (status.state, status.message) == (JobState.FAILED, "no reward")
-    wait_for(lambda: left(job) == [])
+    await_true(lambda: left(job) == [])
 
 
-@whole
+@pytest.mark.whole_job
 def test_a_stopped_job_s_program_saves_with_its_cluster(start):
     job = start(SAVES)
-    wait_for(lambda: "waits" in job.log().splitlines(), PATIENCE_S)
+    job.await_line("waits")
     job.backend.cancel(job.handle)
     assert job.backend.status(job.handle).state is JobState.CANCELLED
     assert job.archived()["saved"] == "0.000", job.log()
-    wait_for(lambda: left(job) == [])
+    await_true(lambda: left(job) == [])
 
 
-@whole
+@pytest.mark.whole_job
 def test_a_host_whose_ray_ends_fails_the_job(start):
     job = start("print('waits', flush=True); time.sleep(600)")
-    wait_for(lambda: "waits" in job.log().splitlines(), PATIENCE_S)
+    job.await_line("waits")
     raylets = [each for each in psutil.process_iter(["cmdline", "name"]) if each.info["name"] == "raylet"]
     second = [each for each in raylets if "--node_ip_address=127.1.0.2" in (each.info["cmdline"] or ())]
     assert len(second) == 1
     os.kill(second[0].pid, signal.SIGKILL)
     status = job.end(PATIENCE_S)
     assert (status.state, status.message) == (JobState.FAILED, "node 1: Ray has ended")
-    wait_for(lambda: left(job) == [])
+    await_true(lambda: left(job) == [])
 
 
-@whole
+@pytest.mark.whole_job
 def test_a_host_that_does_not_join_fails_the_job_with_the_reason(start, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_script, "PATIENCE_S", 30)
     (folder := tmp_path / "bin").mkdir()
@@ -271,4 +253,4 @@ def test_a_host_that_does_not_join_fails_the_job_with_the_reason(start, tmp_path
     status = (job := start("pass", f"{J}.environment={{PATH: '{path}'}}")).end(PATIENCE_S)
     assert status.state is JobState.FAILED
     assert status.message == "node 0: the Ray cluster has not registered 16 devices within 30 s"
-    wait_for(lambda: left(job) == [])
+    await_true(lambda: left(job) == [])

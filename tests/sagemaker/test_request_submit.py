@@ -12,22 +12,11 @@ import threading
 import pytest
 from aws_standin import Aws, AwsError
 from background import await_true
-from conftest import frozen_context
-from job_suite import (
-    NODES,
-    submitted,
-    test_a_cancelled_job_has_ended_for_everybody,
-    test_a_failed_job_says_why,
-    test_a_job_that_is_there_is_not_submitted_again,
-    test_a_submitted_job_is_found_again_from_its_record,
-    test_an_ended_job_can_still_be_looked_at,
-    test_logs_of_several_ranks_are_followed_to_the_end_each_line_once,
-    test_logs_of_what_is_not_there_are_refused_before_the_first_line,
-    test_waiting_ends_when_its_time_is_over,
-)
+from conftest import rendered, written
+from job_suite import *  # noqa: F403  # with this module's stage
+from job_suite import NODES
 from log_texts import log_texts, shown
 
-from launcher import pipeline
 from launcher.backends.sagemaker import client, follow
 from launcher.backends.sagemaker.backend import BACKEND, SageMakerBackend
 from launcher.cli import launch
@@ -38,18 +27,6 @@ from launcher.common.process import USER_ERROR
 from launcher.model.job_spec import JobState, JobStatus, LogLine, LogSelection
 
 pytest.importorskip("boto3", reason="pip install '.[sagemaker]'")
-
-__all__ = [  # the suite's, which run here with this module's stage; all but scaling, which no training job does
-    "submitted",
-    "test_a_cancelled_job_has_ended_for_everybody",
-    "test_a_failed_job_says_why",
-    "test_a_job_that_is_there_is_not_submitted_again",
-    "test_a_submitted_job_is_found_again_from_its_record",
-    "test_an_ended_job_can_still_be_looked_at",
-    "test_logs_of_several_ranks_are_followed_to_the_end_each_line_once",
-    "test_logs_of_what_is_not_there_are_refused_before_the_first_line",
-    "test_waiting_ends_when_its_time_is_over",
-]
 
 BASE = (
     "recipes=training/tiny/tiny_lm_cpu",
@@ -66,13 +43,6 @@ BASE = (
 )
 
 
-def write(folder, name):
-    context = frozen_context(folder)
-    bundle = pipeline.render(pipeline.prepare((*BASE, f"recipes.run.name={name}"), context), context)
-    pipeline.write(bundle)
-    return bundle
-
-
 class SageMakerStage:
     """Jobs at the stand-in; their hosts write what a test says."""
 
@@ -83,7 +53,7 @@ class SageMakerStage:
         return SageMakerBackend(poll_s=0.05)
 
     def bundle(self, name):
-        return write(self._folder, name)
+        return written(self._folder, *BASE, f"recipes.run.name={name}")
 
     def _job(self, handle):
         """Return a job that trains by now."""
@@ -152,7 +122,7 @@ HELD = set()
 @pytest.fixture
 def one(aws, tmp_path):
     """Return the bundle of a job of its own, which stays as it is made; and take it away afterwards."""
-    bundle = write(tmp_path, "one")
+    bundle = written(tmp_path, *BASE, "recipes.run.name=one")
     aws.objects.clear()
     HELD.add(bundle.job_name)
     yield bundle
@@ -259,10 +229,8 @@ def test_a_refused_job_is_not_recorded(aws, one):
 
 @pytest.mark.slow
 def test_a_recipes_place_is_read_as_it_stands(aws, tmp_path):
-    context = frozen_context(tmp_path)
     words = (*BASE, "recipes.run.name=odd", 'cluster.sm_jobs_config.recipe_path="s3://results/a#b?c"')
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
-    SageMakerBackend().submit(bundle)
+    SageMakerBackend().submit(rendered(tmp_path, *words))
     assert [name for name in aws.objects if "/results/a%23b%3Fc/" in name], list(aws.objects)
     aws.objects.clear()
 
@@ -463,9 +431,7 @@ def test_a_serverless_job_has_no_recipe_to_upload_and_no_instances(aws, tmp_path
         f"{jobs}.serverless.base_model_arn={hub}/Model/llama/1.0.0",
         f"{jobs}.serverless.job_type=FineTuning",
     )
-    context = frozen_context(tmp_path)
-    bundle = pipeline.render(pipeline.prepare(words, context), context)
-    pipeline.write(bundle)
+    bundle = written(tmp_path, *words)
     backend = SageMakerBackend()
     handle = backend.submit(bundle)
     HELD.add(bundle.job_name)

@@ -5,11 +5,12 @@ Source: huggingface_hub documentation, HfApi.model_info, hf_hub_download, and th
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
+
+import background
 
 Files = Mapping[str, bytes]
 
@@ -50,8 +51,8 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(body)
 
-    def _error(self, status: int, code: str) -> None:
-        self._answer(status, b"{}", X_Error_Code=code, X_Error_Message=code)
+    def _missing(self, code: str) -> None:
+        self._answer(404, b"{}", X_Error_Code=code, X_Error_Message=code)
 
     def do_GET(self):
         parts = unquote(self.path.partition("?")[0]).strip("/").split("/")
@@ -67,11 +68,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _described(self, name: str, kind: str, revision: str) -> None:
         if not any(known == name for known, _ in self.hub.branches):
-            self._error(404, "RepoNotFound")
+            self._missing("RepoNotFound")
             return
         commit = self.hub.commit_at(name, revision)
         if commit is None:
-            self._error(404, "RevisionNotFound")
+            self._missing("RevisionNotFound")
             return
         files = self.hub.commits[name, commit]
         found: object = {"id": name, "sha": commit, "siblings": [{"rfilename": file} for file in files], "tags": []}
@@ -86,7 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
         commit = self.hub.commit_at(name, revision)
         content = self.hub.commits.get((name, commit or ""), {}).get(file)
         if content is None:
-            self._error(404, "EntryNotFound")
+            self._missing("EntryNotFound")
             return
         if self.command == "GET":
             self.hub.fetched.append(file)
@@ -99,11 +100,5 @@ def serving(hub: Hub) -> Iterator[Hub]:
     """Serve a hub at its `url` for a while."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
+    with background.serving(server):
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
