@@ -11,7 +11,8 @@ import slurm_cluster
 from background import await_true
 from tiny_jobs import launch, losses, records, trained_alone
 
-from launcher.operator.job_request import request_size
+from launcher.operator.job_request import REQUEST_FILE, size_request
+from launcher.runtime.durable import write_text
 
 ARGS = "recipes.training_config.training_args"
 JOB = (
@@ -35,9 +36,9 @@ def elastic(folder: Path, cluster: slurm_cluster.Cluster) -> tuple[list[float], 
         await_true(lambda: len(records(run_dir / "metrics.jsonl")) >= seen + steps)
 
     await_size(4, 30)
-    request_size(run_dir, 2)
+    write_text(run_dir / REQUEST_FILE, size_request(2))
     await_size(2, 30)
-    request_size(run_dir, 4)
+    write_text(run_dir / REQUEST_FILE, size_request(4))
     await_size(4, 30)
     cluster.lose("n3")
     await_size(3, 30)

@@ -19,7 +19,8 @@ from background import await_true
 from conftest import ROOT
 from tiny_jobs import launch, records
 
-from launcher.operator.job_request import request_size
+from launcher.operator.job_request import REQUEST_FILE, size_request
+from launcher.runtime.durable import write_text
 
 ROUNDS = 3
 ARGS = "recipes.training_config.training_args"
@@ -43,7 +44,7 @@ def on_slurm(folder: Path, conf: Path, most: int) -> Path:
     for number, size in enumerate((most // 2, most), 1):
         await_true(lambda number=number: started(run_dir) >= number)
         time.sleep(3)
-        request_size(run_dir, size)
+        write_text(run_dir / REQUEST_FILE, size_request(size))
     await_true((run_dir / "timeline.json").exists)
     return run_dir
 

@@ -5,6 +5,7 @@ import functools
 import itertools
 import re
 import subprocess
+import sys
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -163,6 +164,13 @@ def test_a_backends_rules_are_those_of_its_package_and_of_one_whose_jobs_it_runs
         "slurm": {"slurm"},
         "sm_jobs": {"sagemaker"},
     }
+
+
+@pytest.mark.slow
+def test_what_benchmarks_import_exists():
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider", "benchmarks"]
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert collected.returncode == 0, collected.stdout
 
 
 # docs/architecture.md, "The import rule"
