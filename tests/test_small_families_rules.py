@@ -161,7 +161,7 @@ POLICY = "++recipes.elastic_policy={is_elastic: true, min_nodes: 1, max_nodes: 2
 
 @pytest.mark.parametrize("name", ["gemma", "gpt-lora", "benchmark", "falcon"])
 def test_no_job_of_these_families_changes_its_size(problems, name):
-    assert ("E121", "recipes.elastic_policy.is_elastic") in found(problems, *VALID[name], POLICY)
+    assert found(problems, *VALID[name], POLICY) == [("E121", "recipes.elastic_policy.is_elastic")]
 
 
 # Multi-turn RL
