@@ -232,7 +232,8 @@ FAULTS = [
     (("+env_vars.A-B=1",), "E604", "env_vars.A-B", "environment variable"),
     (("+env_vars.UID=1",), "E604", "env_vars.UID", "remedy: env_vars.UID=null"),
     (("git.token={env: TOKEN}", "git.repo_url_or_path=https://a.b/c"), "E605", "git.token", "pod"),
-    (("training_cfg={entry_script: a.py}",), "E105", "recipes.training_cfg", "not run your script"),
+    (("training_cfg={entry_script: a.py, run: {nodes: 0}}",), "E105", "recipes.training_cfg", "not run your script"),
+    (("training_cfg=a.py",), "E105", "recipes.training_cfg", "not run your script"),
     (("++recipes.checkpointless=true",), "E902", "recipes.checkpointless", "not yet"),
 ]
 

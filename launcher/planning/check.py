@@ -15,6 +15,7 @@ from launcher.model.recipe import RecipeBase
 from launcher.model.validation import type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
+from launcher.rules.custom import SCRIPT, is_script
 
 MOST_SIZES = 5000
 """Sizes of one job. Each is a configuration that is validated, checked and written."""
@@ -59,6 +60,8 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
         return None, misspelt  # other faults would concern a job that was not intended
     if checked is None:
         return None, problems
+    if not is_script(checked):  # E105 refuses the section
+        problems = [problem for problem in problems if not f"{problem.path}.".startswith(f"{SCRIPT}.")]
     known = [problem.path for problem in problems]
     if not known and checked.has_no_image:
         known.append("container")  # that the image is missing is the same fault
