@@ -12,7 +12,7 @@ from launcher.model.environment import secret_references
 from launcher.model.launch import Launch
 from launcher.model.passed_keys import passed_problems
 from launcher.model.recipe import RecipeBase
-from launcher.model.validation import type_problems, with_origin
+from launcher.model.validation import dotted_keys, type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
 from launcher.rules.custom import SCRIPT, is_script
@@ -73,6 +73,14 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
+    checked, problems = _typed(composition)
+    if dotted := list(dotted_keys(composition.tree["recipes"], "recipes")):
+        ends = tuple(problem.path.removeprefix("recipes") for problem in dotted)  # at every size, too
+        problems = dotted + [each for each in problems if each.code != "E101" or not each.path.endswith(ends)]
+    return checked, problems
+
+
+def _typed(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
     tree, backend = composition.tree, described(composition.backend)
     recipe_tree = tree["recipes"]
     launch, problems = type_problems(Launch, tree, "")
