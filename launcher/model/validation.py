@@ -19,7 +19,7 @@ from launcher.model.backend_registry import described, descriptions
 from launcher.model.capabilities import REFERENCES, Secrets
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get, is_index, leaves, prefixes
-from launcher.model.family_registry import family_of
+from launcher.model.family_registry import DEFAULTS_MEANT, family_of, is_defaults
 from launcher.model.recipe import KEY_PATH, RecipeBase
 from launcher.model.recipe_keys import RecipeKeys
 
@@ -108,12 +108,12 @@ def _is_union_tag(part: int | str) -> bool:
 def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Problem:
     path = ".".join(filter(None, (prefix, *map(str, error["loc"]))))
     if error["type"] == "extra_forbidden":
-        known = _fields_at(model, error["loc"][:-1])
+        known, key = _fields_at(model, error["loc"][:-1]), str(error["loc"][-1])
         return Problem(
             "E101",
             path,
             "unknown key",
-            remedy=did_you_mean(str(error["loc"][-1]), known),
+            remedy=DEFAULTS_MEANT if path == f"recipes.{key}" and is_defaults(key) else did_you_mean(key, known),
             allowed=", ".join(known[:12]) + (", …" if len(known) > 12 else "") or None,
         )
     if error["type"] == "missing":

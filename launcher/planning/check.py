@@ -21,8 +21,8 @@ MOST_SIZES = 5000
 """Sizes of one job. Each is a configuration that is validated, checked and written."""
 _IMAGES = "recipes.images"
 """Where recipes have the published images, by region."""
-_MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
-"""Remedies of misspelt keys that choose a file."""
+_MISSPELT = (family_registry.DEFAULTS_MEANT, *(f"did you mean {group}?" for group in GROUPS))
+"""Remedies of misspelt keys that choose files."""
 
 
 def check(composition: Composition) -> CheckedRecipe:
