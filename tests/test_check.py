@@ -1,5 +1,7 @@
 """Each fault a tired user may type gets its Problem; all of them in one run."""
 
+import shlex
+
 import pytest
 from conftest import ELASTIC, LLAMA_K8S
 
@@ -232,7 +234,8 @@ FAULTS = [
     (("+env_vars.A-B=1",), "E604", "env_vars.A-B", "environment variable"),
     (("+env_vars.UID=1",), "E604", "env_vars.UID", "remedy: env_vars.UID=null"),
     (("git.token={env: TOKEN}", "git.repo_url_or_path=https://a.b/c"), "E605", "git.token", "pod"),
-    (("training_cfg={entry_script: a.py}",), "E105", "recipes.training_cfg", "not run your script"),
+    (("training_cfg={entry_script: a.py, run: {nodes: 0}}",), "E105", "recipes.training_cfg", "not run your script"),
+    (("training_cfg=a.py",), "E105", "recipes.training_cfg", "not run your script"),
     (("++recipes.checkpointless=true",), "E902", "recipes.checkpointless", "not yet"),
 ]
 
@@ -473,6 +476,21 @@ def test_the_remedy_of_unknown_keys_declares_them_all(problems, prepare):
     remedy = first.remedy.partition(" ")[0]
     assert remedy == second.remedy.partition(" ")[0] == "recipes.extra_keys=[my_a,my_b,my_c]"
     assert prepare(*LLAMA_K8S, *unknown, "++recipes.my_a=1", remedy)
+
+
+def test_entries_of_extra_keys_are_keys_and_their_remedy_is_one_word_of_a_shell(problems, prepare, tmp_path):
+    base, file = LLAMA_K8S[0].partition("=")[2], tmp_path / "own.yaml"
+    file.write_text(f"defaults: [/recipes/{base}@_here_, _self_]\nmy a: 1\nb: 2\n")
+    words = (f"recipes={file}", *LLAMA_K8S[1:])
+    found = {problem.path: problem for problem in problems(*words, "recipes.extra_keys=['', '*', b]")}
+    assert {path: problem.code for path, problem in found.items()} == {
+        "recipes.extra_keys.0": "E102",
+        "recipes.extra_keys.1": "E102",
+        "recipes.my a": "E101",
+    }
+    (remedy,) = shlex.split(found["recipes.my a"].remedy.partition(" if ")[0])
+    assert remedy == "recipes.extra_keys=[b,'my a']"
+    assert prepare(*words, remedy)
 
 
 def test_an_instance_type_that_a_file_misspells_is_reported_at_its_line(problems, tmp_path):

@@ -64,6 +64,64 @@ def test_new_keys_are_declared_and_reach_every_size(prepare, problems, tmp_path)
     assert "extra_keys" not in job.scales[0].config
 
 
+@pytest.mark.parametrize(
+    ("line", "path", "remedy"),
+    [
+        ("cluster: k8s", "cluster", "cluster=k8s at the launch"),
+        ("dry_run: true", "dry_run", "dry_run=true at the launch"),
+        ("git: {branch: main}", "git", "git.branch=… at the launch"),
+        ("notify: https://example.com/x", "notify", "notify=… at the launch"),
+        ("recipes: {trainer: {num_nodes: 2}}", "recipes", "leave out this level"),
+        ("trainer.num_nodes: 2", "trainer.num_nodes", "nest it: trainer: {num_nodes: …}"),
+        (f"{ARGS}.seed: 2", f"{ARGS}.seed", "nest it: training_config: {training_args: {seed: …}}"),
+    ],
+    ids=["cluster", "dry-run", "section", "secret", "level", "dots", "more-dots"],
+)
+def test_a_key_in_the_wrong_place_of_a_file_is_one_problem(line, path, remedy, problems, tmp_path):
+    (tmp_path / "mine.yaml").write_text(f"defaults: [/recipes/{TINY}@_here_, _self_]\n{line}\n")
+    (problem,) = problems("recipes=mine.yaml")
+    assert (problem.code, problem.path, problem.remedy) == ("E101", f"recipes.{path}", remedy)
+    assert problem.where == f"{tmp_path}/mine.yaml:2"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "path", "remedy"),
+    [
+        (f"default: [/recipes/{TINY}@_here_]", "E101", "recipes.default", "did you mean defaults?"),
+        ("defalts: []\nrun: {model_type: tiny_lm}", "E101", "recipes.defalts", "did you mean defaults?"),
+        (f"defaults: [/recipes/{TINY}@_hre_]", "E005", "defaults", f"/recipes/{TINY}@_here_"),
+        (f"defaults: [/recipes/{TINY}@_here_@x]", "E005", "defaults", f"/recipes/{TINY}@_here_"),
+        ("defaults: [{/base/elastic@_hre_: policy}]", "E005", "defaults", "/base/elastic@_here_: policy"),
+        ("defaults: []", "E103", "recipes.run", f"inherit one with defaults: [/recipes/{TINY}@_here_, _self_]"),
+        ("run: {name: x}", "E103", "recipes.run.model_type", "inherit one with defaults: "),
+    ],
+    ids=["default", "defalts", "here", "packages", "group", "nothing", "no-program"],
+)
+def test_a_recipe_that_inherits_nothing_is_told_how_to(text, code, path, remedy, problems, tmp_path):
+    (tmp_path / "mine.yaml").write_text(f"{text}\nfoo: 1\n")
+    (problem,) = problems("recipes=mine.yaml")
+    assert (problem.code, problem.path) == (code, path) and problem.remedy.startswith(remedy)
+
+
+def test_a_file_of_a_cluster_is_named_as_one_s_own(problems, tmp_path):
+    (tmp_path / "cluster").mkdir()
+    (tmp_path / "cluster" / "mine.yaml").write_text("defaults: [k8s@_here_, _self_]\n")
+    (problem,) = problems("cluster=mine", f"hydra.searchpath=[{tmp_path}]")
+    assert problem.code == "E005" and "file of your own" in problem.message and "@_global_" in problem.remedy
+
+
+def test_keys_of_a_cluster_are_shared_by_recipes(tmp_path):
+    (tmp_path / "team.yaml").write_text("cluster: {namespace: team}\n")
+    (tmp_path / "mine.yaml").write_text(f"defaults: [/recipes/{TINY}@_here_, team@_global_, _self_]\n")
+    assert compose(["recipes=mine.yaml", "cluster=k8s"], tmp_path).tree["cluster"]["namespace"] == "team"
+
+
+def test_a_key_with_dots_is_found_in_a_section_that_a_program_reads(problems):
+    falcon = ("recipes=training/custom_model/falcon", "cluster=slurm", "recipes.model.data.use_synthetic_data=true")
+    (problem,) = problems(*falcon, "recipes.exp_manager.exp_dir=/x", "++recipes.model={optim.lr: 0.1}")
+    assert (problem.code, problem.remedy) == ("E101", "nest it: optim: {lr: …}")
+
+
 SCHEMAS = functools.cache(new_recipe.schema_file)
 """Text of each family's schema, made once."""
 

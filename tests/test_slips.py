@@ -258,3 +258,22 @@ def test_a_slip_in_any_name_of_a_cluster_leads_to_a_cluster():
 def test_a_misspelt_key_gets_the_one_beside_it(slip, problems):
     (problem,) = problems(slip)
     assert problem.remedy in ("did you mean num_nodes?", "did you mean seed?")
+
+
+VERL = "fine-tuning/qwen/verl-grpo-rlvr-qwen-3-8b-lora"
+PARTS = "recipes.training_config.actor_rollout_ref"
+
+
+@pytest.mark.parametrize(
+    ("slip", "meant"),
+    [
+        (f"{PARTS}.rollout.temprature=1", f"{PARTS}.rollout.temperature"),
+        (f"{PARTS}.actor.optm.lr=1", f"{PARTS}.actor.optim.lr"),
+        ("recipes.training_config.trainr.nnodes=1", "recipes.training_config.trainer.nnodes"),
+    ],
+    ids=["key", "section", "upper-section"],
+)
+def test_a_misspelt_key_of_a_program_gets_the_one_beside_it(slip, meant, problems):
+    data = "recipes.training_config.data.train_files=/data/train.parquet"
+    (problem,) = problems(f"recipes={VERL}", "cluster=k8s", data, slip)
+    assert problem.code == "E101" and problem.remedy.startswith(f"did you mean {meant}? If not, declare it")

@@ -161,7 +161,7 @@ POLICY = "++recipes.elastic_policy={is_elastic: true, min_nodes: 1, max_nodes: 2
 
 @pytest.mark.parametrize("name", ["gemma", "gpt-lora", "benchmark", "falcon"])
 def test_no_job_of_these_families_changes_its_size(problems, name):
-    assert ("E121", "recipes.elastic_policy.is_elastic") in found(problems, *VALID[name], POLICY)
+    assert found(problems, *VALID[name], POLICY) == [("E121", "recipes.elastic_policy.is_elastic")]
 
 
 # Multi-turn RL
@@ -481,8 +481,19 @@ def test_commands_that_nothing_runs_are_refused(problems):
         (("recipes.model.sharding_strategy=zero3",), "E102", "recipes.model.sharding_strategy"),
         (("recipes.model.optim.lr=0",), "E102", "recipes.model.optim.lr"),
         (("+recipes.model.batch=4",), "E101", "recipes.model.batch"),
+        (("recipes.trainer.accelerator=tpu",), "E102", "recipes.trainer.accelerator"),
+        (("recipes.trainer.precision=bf17",), "E102", "recipes.trainer.precision"),
+        (("recipes.model.precision=8",), "E102", "recipes.model.precision"),
+        (("recipes.model.optim.name=foo",), "E102", "recipes.model.optim.name"),
+        (("recipes.model.optim.betas=[0.9]",), "E102", "recipes.model.optim.betas"),
+        (("recipes.model.optim.sched.name=foo",), "E102", "recipes.model.optim.sched.name"),
+        (("recipes.model.backward_fetch_policy=never",), "E102", "recipes.model.backward_fetch_policy"),
+        (("recipes.model.auto_wrap_policy=none",), "E102", "recipes.model.auto_wrap_policy"),
     ],
-    ids=["nodes", "degree", "strategy", "rate", "unknown"],
+    ids=[
+        *("nodes", "degree", "strategy", "rate", "unknown", "accelerator", "precision", "model-precision"),
+        *("optimizer", "betas", "schedule", "fetch-policy", "wrap-policy"),
+    ],
 )
 def test_a_fault_of_the_adapter_is_one_problem(problems, words, code, path):
     assert found(problems, *VALID["falcon"], *words) == [(code, path)]

@@ -32,6 +32,8 @@ _NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaul
 _KEYWORDS = ("optional ", "override ")
 _SELF = "_self_"
 _HERE = "_here_"
+_PACKAGE = rf"(_global_|_group_|_name_|{_HERE}|(?!_\w+_(\.|$))[\w-]+)(\.[\w-]+)*"
+"""Where the keys of a default belong. Source: Hydra, Packages."""
 
 
 def compose_files(choices: Choices, cache: FileCache) -> Files:
@@ -87,6 +89,9 @@ def _unknown_choice(group: str, name: str, search: Sequence[str]) -> ProblemsFou
     remedy = listing or _near(group, name, known) or (ALL_RECIPES if is_recipe else None)
     what = group.removesuffix("s") if group in GROUPS else "file of this group"
     message, allowed = f"there is no {what} of that name", None if is_recipe else ", ".join(known)
+    if group == "cluster" and _find(f"{group}/{name}", search):
+        message = "is a file of your own: launches choose from the clusters of the launcher"
+        remedy = "one of these; your keys below `cluster:` in a file that your recipe's defaults name with @_global_"
     return fail("E005", group, message, value=name, allowed=allowed, remedy=remedy)
 
 
@@ -151,13 +156,15 @@ def _unplaced(config: str, file: Path) -> Iterator[Problem]:
     """
     is_own = config.startswith("recipes/") and not file.is_relative_to(COLLECTION)
     for entry in _entries(file, "recipes") if is_own else ():
-        if "@" not in entry.written and entry.config:
+        name, colon, option = entry.written.partition(": ")
+        path, _, package = name.partition("@")
+        if entry.config and not re.fullmatch(_PACKAGE, package):
             yield Problem(
                 "E005",
                 "defaults",
                 "a default of a recipe must name where its keys belong",
                 value=entry.written,
-                remedy=f"{entry.written}@{_HERE}",
+                remedy=f"{path}@{_HERE}{colon}{option}",
                 where=entry.place,
             )
 

@@ -144,9 +144,9 @@ class CheckedRecipe(NamedTuple):
 
     @property
     def elastic(self) -> ElasticSettings | None:
-        """The policy of a job that may change its size; None for a static job."""
+        """The policy of a job that may change its size; None for a static job, and one that must be (E121)."""
         policy = self.recipe.elastic_policy
-        return policy if policy and policy.is_elastic else None
+        return policy if policy and policy.is_elastic and not self.recipe.fixed_size else None
 
     @property
     def is_elastic(self) -> bool:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from launcher.common.problems import Problem
-from launcher.common.suggestions import did_you_mean
+from launcher.common.suggestions import did_you_mean, nearest
 from launcher.model.interface import Interface, OpenRecipe
 from launcher.model.job_spec import OPEN, Trainer
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from launcher.model.recipe import RecipeBase
 
 PACKAGE = "launcher.families"
+DEFAULTS_MEANT = "did you mean defaults?"
 
 
 class Started(Protocol):
@@ -109,15 +110,24 @@ def recipe_model(model_type: str) -> "type[RecipeBase]":
     return found
 
 
+def is_defaults(key: str) -> bool:
+    """Return whether an unknown key of a recipe is probably its `defaults`, misspelt."""
+    return bool(nearest(key, ["defaults"], cutoff=0.8))
+
+
 def family_of(recipe: Mapping[str, Any]) -> "type[RecipeBase] | Problem":
     """Return the model of the family that a recipe names, or what is wrong with that name."""
-    if "run" not in recipe:
+    run = recipe.get("run", {})
+    if not isinstance(run, Mapping):
+        return Problem("E102", "recipes.run", "should be a mapping", value=run)
+    name, known = run.get("model_type"), names()
+    if name is None:
+        if misspelt := next(filter(is_defaults, recipe), None):
+            return Problem("E101", f"recipes.{misspelt}", "unknown key", remedy=DEFAULTS_MEANT)
+        path = "recipes.run.model_type" if "run" in recipe else "recipes.run"
         remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
         message = "is missing: a recipe must name the program that trains it"
-        return Problem("E103", "recipes.run", message, remedy=remedy)
-    if not isinstance(recipe["run"], Mapping):
-        return Problem("E102", "recipes.run", "should be a mapping", value=recipe["run"])
-    name, known = recipe["run"].get("model_type"), names()
+        return Problem("E103", path, message, remedy=remedy)
     if isinstance(name, str) and name_of(name):
         return recipe_model(name)
     return Problem(

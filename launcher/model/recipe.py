@@ -24,11 +24,15 @@ from launcher.model.base_model import (
     NonNegative32,
     PositiveInt,
     ScriptPath,
+    named_form,
 )
 from launcher.model.checkpointing import Checkpointing, Content
 from launcher.model.composition import ValueSources
 from launcher.model.config_tree import lookup
 from launcher.model.recipe_keys import Batch, RecipeKeys, UnevenBatch
+
+KEY_PATH = r"^[^.*]+(\.[^.*]+)*$"
+KeyPath = Annotated[str, Field(pattern=KEY_PATH), named_form(KEY_PATH, "the dotted path of a key")]
 
 
 def _secret_name(name: str) -> str:
@@ -305,7 +309,7 @@ class RecipeBase(Model, ABC):
     """Shell commands the image runs on each node after training, in this order."""
     resources: RecipeResources | None = None
     """Processors, memory and huge pages of each pod, beyond its accelerators. cluster=k8s only."""
-    extra_keys: list[str] | None = None
+    extra_keys: list[KeyPath] | None = None
     """Dotted paths of recipe keys that your container reads but the family does not define, e.g.
     training_config.training_args.my_key. They are passed on unchecked; any other unknown key is an error."""
     checkpointless: bool | None = None

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
@@ -13,13 +14,13 @@ from pydantic_core import ErrorDetails
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_token
 from launcher.common.secret_names import NOTIFY, is_secret
-from launcher.common.suggestions import did_you_mean, question
+from launcher.common.suggestions import did_you_mean, nearest, question
 from launcher.model.backend_registry import described, descriptions
 from launcher.model.capabilities import REFERENCES, Secrets
 from launcher.model.composition import Composition
 from launcher.model.config_tree import get, is_index, leaves, prefixes
-from launcher.model.family_registry import family_of
-from launcher.model.recipe import RecipeBase
+from launcher.model.family_registry import DEFAULTS_MEANT, family_of, is_defaults
+from launcher.model.recipe import KEY_PATH, RecipeBase
 from launcher.model.recipe_keys import RecipeKeys
 
 _NO_TEXT = r"true|false|null|[-+.\de]{1,8}"
@@ -31,6 +32,10 @@ _WORD, _MAPPING_KEY = r"[A-Za-z_][\w-]*|\d+", r"[\w./+@ -]+"
 _PLAIN_NUMBER = r"[\w.+-]+"
 _REFERENCE = r"\.(?:secretKeyRef(?:\.(?:name|key))?|env)\Z"
 """Where a path is inside a reference, which is replaced as a whole."""
+_BARE = r"[\w./:@-]+"
+"""A value that is typed without quotes."""
+_NEST = "nest it: "
+"""Begins the remedy of a key with dots."""
 _UNLESS_OTHER = ", or the text that it was"
 """After the text of a number: 1.10 has become 1.1."""
 _ALLOWED = {
@@ -103,12 +108,12 @@ def _is_union_tag(part: int | str) -> bool:
 def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Problem:
     path = ".".join(filter(None, (prefix, *map(str, error["loc"]))))
     if error["type"] == "extra_forbidden":
-        known = _fields_at(model, error["loc"][:-1])
+        known, key = _fields_at(model, error["loc"][:-1]), str(error["loc"][-1])
         return Problem(
             "E101",
             path,
             "unknown key",
-            remedy=did_you_mean(str(error["loc"][-1]), known),
+            remedy=DEFAULTS_MEANT if path == f"recipes.{key}" and is_defaults(key) else did_you_mean(key, known),
             allowed=", ".join(known[:12]) + (", …" if len(known) > 12 else "") or None,
         )
     if error["type"] == "missing":
@@ -243,6 +248,22 @@ def _stand_in_value(annotation: Any, value: Any) -> Any:
     return value
 
 
+def dotted_keys(tree: Mapping[str, Any], prefix: str) -> Iterator[Problem]:
+    """Yield a Problem for each key with dots beside the section that it begins with: `trainer.num_nodes: 2`."""
+    for key, value in tree.items():
+        if "." not in key:
+            if isinstance(value, Mapping):
+                yield from dotted_keys(value, f"{prefix}.{key}")
+            continue
+        first, *others = key.split(".")
+        if isinstance(tree.get(first), Mapping):
+            nested = "…"
+            for word in reversed(others):
+                nested = f"{{{word}: {nested}}}"
+            remedy = f"{_NEST}{first}: {nested}"
+            yield Problem("E101", f"{prefix}.{key}", "is one key with dots, which nothing reads", remedy=remedy)
+
+
 def with_origin(composition: Composition, problems: Sequence[Problem]) -> tuple[Problem, ...]:
     """Return faults with the origin of each faulty value, and the place where an unknown key belongs.
 
@@ -277,55 +298,100 @@ def _of_launch(problem: Problem, explicit: Mapping[str, str], secrets: Secrets) 
 
 
 def _with_places(tree: Mapping[str, Any], problems: Sequence[Problem]) -> list[Problem]:
-    """Add to each unknown key the place where its name is known: `learning_rate=…` without its long path.
+    """Add to each unknown key the place where its name, or one like it, is known: `learning_rate=…` without its path.
 
-    If no place has its name, add how to declare all unknown keys of the recipe.
+    If there is none, add how to declare all unknown keys of the recipe.
     """
+    given = get(tree, "recipes.extra_keys")
+    declared = [key for key in given if re.search(KEY_PATH, str(key))] if isinstance(given, list) else []
+    own = {problem.path for problem in problems if problem.code == "E101"} | {f"recipes.{key}" for key in declared}
     found = list(leaves(tree))
-    known: dict[str, dict[str, None]] = {}  # name of a key to the paths that end in it, those of sizes left out
-    for above in (above for path, _ in found if "scale_config" not in path for above in prefixes(path)):
-        known.setdefault(above.rpartition(".")[2], {})[above] = None
-    declared = get(tree, "recipes.extra_keys")
-    placed = list(problems)
-    for i, problem in enumerate(problems):
-        unknown = problem.path
-        if problem.code != "E101":
-            continue
-        section, _, key = unknown.partition(".")
-        others = [each.choice for each in descriptions() if section == "cluster" and is_field(each.options(), key)]
-        if others:
-            placed[i] = dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
-        elif places := _known_places(known, unknown):
-            inside = [path for path, _ in found if path == unknown or path.startswith(f"{unknown}.")]
-            whole = inside[0] if len(inside) == 1 else unknown  # trainer.num_nodes=2 makes the key trainer
-            rest = whole.removeprefix(unknown)
-            remedy = question([f"{place}{rest}" for place in places[:3]])
-            placed[i] = dataclasses.replace(problem, path=whole, remedy=remedy)
+    known = dict.fromkeys(above for path, _ in found if own.isdisjoint(prefixes(path)) for above in prefixes(path))
     family = family_of(tree["recipes"])
-    own = RecipeKeys() if isinstance(family, Problem) else family.keys
-    unread = [
-        problem
-        for problem in placed
-        if problem.code == "E101"
-        and not problem.remedy
-        and problem.path.startswith("recipes.")
-        and own.is_read_by_program(without_size(problem.path))
-    ]
-    keys = [*(declared if isinstance(declared, list) else ()), *(without_size(p.path) for p in unread)]
-    remedy = f"recipes.extra_keys=[{','.join(dict.fromkeys(map(str, keys)))}] if your training code reads "
-    remedy += "it" if len(unread) == 1 else "them"
-    return [dataclasses.replace(p, remedy=remedy) if p in unread else p for p in placed]
+    keys = RecipeKeys() if isinstance(family, Problem) else family.keys
+    placed, unread = list(problems), []
+    for i, problem in enumerate(problems):
+        if problem.code != "E101" or (problem.remedy or "").startswith(_NEST):
+            continue
+        placed[i] = each = _placed(problem, known, found)
+        key = without_size(each.path)
+        if each.remedy or key == each.path or not keys.is_read_by_program(key):
+            continue
+        if near := _like(known, each.path):
+            remedy = f"{question([near])} If not, declare it in recipes.extra_keys"
+            placed[i] = dataclasses.replace(each, remedy=remedy)
+        else:
+            unread.append(i)
+    declared += [without_size(placed[i].path) for i in unread]
+    remedy = f"{_declaring(declared)} if your training code reads {'it' if len(unread) == 1 else 'them'}"
+    for i in unread:
+        placed[i] = dataclasses.replace(placed[i], remedy=remedy)
+    return placed
 
 
-def _known_places(known: Mapping[str, Iterable[str]], unknown: str) -> list[str]:
-    """Return the other paths that end in the same name as an unknown key; none for one of a list's item."""
+def _placed(problem: Problem, known: Iterable[str], found: Sequence[tuple[str, Any]]) -> Problem:
+    """Return the Problem of an unknown key with the place that has its name, if there is one.
+
+    Args:
+        known: The paths of all known keys.
+        found: Path and value of each leaf, unknown ones too.
+    """
+    unknown = problem.path
+    section, _, key = unknown.partition(".")
+    others = [each.choice for each in descriptions() if section == "cluster" and is_field(each.options(), key)]
+    if others:
+        return dataclasses.replace(problem, remedy=f"only with cluster={' or cluster='.join(others)}")
+    inside = [(path, value) for path, value in found if path == unknown or path.startswith(f"{unknown}.")]
+    if section == "recipes" and "." not in key and key in known:
+        message = "is a key of the launch, not of a recipe"
+        return dataclasses.replace(problem, message=message, allowed=None, remedy=_at_launch(*inside[0]))
+    if not (places := _known_places(known, unknown)):
+        return problem
+    whole = inside[0][0] if len(inside) == 1 else unknown  # trainer.num_nodes=2 makes the key trainer
+    remedy = question([f"{place}{whole.removeprefix(unknown)}" for place in places[:3]])
+    return dataclasses.replace(problem, path=whole, remedy=remedy)
+
+
+def _at_launch(path: str, value: Any) -> str:
+    """Return how a launch is given a value that a recipe has at a path."""
+    key, text = path.removeprefix("recipes."), value if isinstance(value, str) else json.dumps(value)
+    if key.startswith("recipes."):
+        return "leave out this level"
+    is_shown = "." not in key and key != NOTIFY and re.fullmatch(_BARE, text) and not holds_token(text)
+    return f"{key}={text if is_shown else '…'} at the launch"
+
+
+def _known_places(known: Iterable[str], unknown: str) -> list[str]:
+    """Return the other paths that end in the same name as an unknown key, those of sizes left out.
+
+    There is none for a key of a list's item, nor if only a section of the path is misspelt.
+    """
     if re.search(r"\.\d+\.", unknown):
         return []
     name = unknown.rpartition(".")[2]
-    places = [p for p in known.get(name, ()) if p != unknown and not p.startswith(f"{unknown}.") and p != name]
+    places = [p for p in known if p.endswith(f".{name}") and "scale_config" not in p]
+    if _like(known, unknown) in places:
+        return []
     if not places and name == unknown and name in field_names(RecipeBase):
         return [f"recipes.{name}"]
     return places
+
+
+def _like(known: Iterable[str], unknown: str) -> str | None:
+    """Return the path with the nearest known name in place of the first unknown one; None if no name is close."""
+    first = next(above for above in reversed([*prefixes(unknown)]) if above not in known)
+    above = first.rpartition(".")[0]
+    beside = [path.rpartition(".")[2] for path in known if path.rpartition(".")[0] == above]
+    names = nearest(first.rpartition(".")[2], beside)
+    meant = (".".join(filter(None, (above, name))) + unknown.removeprefix(first) for name in names)
+    return next((path for path in meant if path in known), None)
+
+
+def _declaring(keys: Iterable[Any]) -> str:
+    """Return the override that declares keys which the program reads."""
+    items = [key if re.fullmatch(r"[\w.-]+", key) else f"'{key}'" for key in dict.fromkeys(map(str, keys))]
+    text = f"recipes.extra_keys=[{','.join(items)}]"
+    return text if "'" not in text else f'"{text}"' if re.fullmatch(r'[^"$`!\\]+', text) else shlex.quote(text)
 
 
 def without_size(path: str) -> str:

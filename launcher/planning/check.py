@@ -12,16 +12,17 @@ from launcher.model.environment import secret_references
 from launcher.model.launch import Launch
 from launcher.model.passed_keys import passed_problems
 from launcher.model.recipe import RecipeBase
-from launcher.model.validation import type_problems, with_origin
+from launcher.model.validation import dotted_keys, type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
+from launcher.rules.custom import SCRIPT, is_script
 
 MOST_SIZES = 5000
 """Sizes of one job. Each is a configuration that is validated, checked and written."""
 _IMAGES = "recipes.images"
 """Where recipes have the published images, by region."""
-_MISSPELT = tuple(f"did you mean {group}?" for group in GROUPS)
-"""Remedies of misspelt keys that choose a file."""
+_MISSPELT = (family_registry.DEFAULTS_MEANT, *(f"did you mean {group}?" for group in GROUPS))
+"""Remedies of misspelt keys that choose files."""
 
 
 def check(composition: Composition) -> CheckedRecipe:
@@ -59,6 +60,8 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
         return None, misspelt  # other faults would concern a job that was not intended
     if checked is None:
         return None, problems
+    if not is_script(checked):  # E105 refuses the section
+        problems = [problem for problem in problems if not f"{problem.path}.".startswith(f"{SCRIPT}.")]
     known = [problem.path for problem in problems]
     if not known and checked.has_no_image:
         known.append("container")  # that the image is missing is the same fault
@@ -70,6 +73,14 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
+    checked, problems = _typed(composition)
+    if dotted := list(dotted_keys(composition.tree["recipes"], "recipes")):
+        ends = tuple(problem.path.removeprefix("recipes") for problem in dotted)  # at every size, too
+        problems = dotted + [each for each in problems if each.code != "E101" or not each.path.endswith(ends)]
+    return checked, problems
+
+
+def _typed(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
     tree, backend = composition.tree, described(composition.backend)
     recipe_tree = tree["recipes"]
     launch, problems = type_problems(Launch, tree, "")

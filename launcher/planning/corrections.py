@@ -86,11 +86,11 @@ def corrected(
 
     def meant(problem: Problem) -> Problem:
         numbers = [i for i, word in enumerate(overrides) if _key(word) == problem.path and "=" in word]
-        if problem.code != "E101" or len(numbers) != 1:
-            return problem
+        found = _MEANT.match(problem.remedy or "")
+        if problem.code != "E101" or len(numbers) != 1 or (found and found[0] != problem.remedy):
+            return problem  # the last: the key beside it is not the only remedy
         (number,) = numbers
         others = [*overrides[:number], *overrides[number + 1 :]]
-        found = _MEANT.fullmatch(problem.remedy or "")
         parent = problem.path.rpartition(".")[0]
         names = found[1].split(" or ") if found else []
         shown = {name if "." in name or not parent else f"{parent}.{name}": name for name in names}

@@ -93,7 +93,8 @@ def launch_gives_what_the_recipe_leaves_open(checked: CheckedRecipe, problem: Ma
 @rule("E121", "recipes.elastic_policy", source="the published recipes and their images")
 def size_is_fixed(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Only a program that restarts at another size can be elastic."""
-    if checked.is_elastic and (reason := checked.recipe.fixed_size):
+    policy, reason = checked.recipe.elastic_policy, checked.recipe.fixed_size
+    if policy and policy.is_elastic and reason:
         remedy = "recipes.elastic_policy.is_elastic=false"
         yield problem("recipes.elastic_policy.is_elastic", reason, value=True, remedy=remedy)
 

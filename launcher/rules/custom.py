@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from launcher.families.custom import Recipe
 
 FAMILY = "custom"
-_SCRIPT = "recipes.training_cfg"
-_PROGRAM = tuple(f"{_SCRIPT}.{key}" for key in ("entry_script", "entry_module", "script_args"))
+SCRIPT = "recipes.training_cfg"
+_PROGRAM = tuple(f"{SCRIPT}.{key}" for key in ("entry_script", "entry_module", "script_args"))
 _BATCH = f"recipes.{BATCH_KEYS.train_batch_size}"
 _KEYS = "docs/decisions.md, A script of your own"
 _TRAINER = "cluster.trainer"
@@ -39,7 +39,7 @@ def script_of(checked: CheckedRecipe) -> "Recipe | None":
 def nodes_key(checked: CheckedRecipe) -> str:
     """Return the key of the number of nodes that the recipe reads."""
     script = script_of(checked)
-    return f"{_SCRIPT}.run.nodes" if script and script.training_cfg.run else "recipes.trainer.num_nodes"
+    return f"{SCRIPT}.run.nodes" if script and script.training_cfg.run else "recipes.trainer.num_nodes"
 
 
 def is_script(checked: CheckedRecipe) -> bool:
@@ -47,18 +47,18 @@ def is_script(checked: CheckedRecipe) -> bool:
     return checked.recipe.run.model_type == FAMILY
 
 
-@rule("E105", _SCRIPT, "recipes.run.model_type", source=_KEYS)
+@rule("E105", SCRIPT, "recipes.run.model_type", source=_KEYS)
 def only_scripts_have_training_cfg(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A recipe with its own trainer would not start the script."""
     if checked.recipe.training_cfg is not None and not is_script(checked):
         yield problem(
-            _SCRIPT,
+            SCRIPT,
             f"this recipe trains with {checked.recipe.run.model_type}, which does not run your script",
             remedy="recipes=training/custom/script, or omit training_cfg",
         )
 
 
-@rule("E106", f"{_SCRIPT}.entry_script", f"{_SCRIPT}.entry_module", "cluster", source=_KEYS)
+@rule("E106", f"{SCRIPT}.entry_script", f"{SCRIPT}.entry_module", "cluster", source=_KEYS)
 def one_entry(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Every rank starts one program: a script or a module, unless a training job's image has its own program."""
     if (script := script_of(checked)) is None:
@@ -69,31 +69,31 @@ def one_entry(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]
         missing += f"; or {programs.toolkit_key}=false for an image with its own program"
     if len(given) != 1 and (given or programs.needs_script(checked)):
         yield problem(
-            f"{_SCRIPT}.entry_script",
+            f"{SCRIPT}.entry_script",
             "both a script and a module are given" if given else "the script to run is missing",
             value=" and ".join(given) or None,
             allowed="one of entry_script and entry_module",
-            remedy=f"{_SCRIPT}.entry_module=null" if given else missing,
+            remedy=f"{SCRIPT}.entry_module=null" if given else missing,
         )
 
 
-@rule("E327", f"{_SCRIPT}.entry_script", "cluster", source="Bash Reference Manual, Tilde Expansion")
+@rule("E327", f"{SCRIPT}.entry_script", "cluster", source="Bash Reference Manual, Tilde Expansion")
 def paths_need_no_shell(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A container starts the script without a shell that expands `~`, and its home is not this machine's."""
     script = script_of(checked)
     path = (script and script.training_cfg.entry_script) or ""
     if path.startswith("~") and described(checked.backend).files.has_containers:
         message = "~ is not expanded in a container"
-        yield problem(f"{_SCRIPT}.entry_script", message, value=path, allowed="an absolute path in the container")
+        yield problem(f"{SCRIPT}.entry_script", message, value=path, allowed="an absolute path in the container")
 
 
-@rule("E107", f"{_SCRIPT}.script_args", source=_KEYS)
+@rule("E107", f"{SCRIPT}.script_args", source=_KEYS)
 def arguments_are_words(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """An argument is a name and a value, in the given order."""
     script, has_bundle = script_of(checked), described(checked.backend).files.has_bundle
     arguments = script.training_cfg.script_args if script else None
     for i, argument in enumerate(arguments or ()):
-        path = f"{_SCRIPT}.script_args.{i}"
+        path = f"{SCRIPT}.script_args.{i}"
         if len(argument) != 1:
             yield problem(path, "is not one argument", value=argument, allowed="one name and its value: {--lr: 0.1}")
         for name, value in argument.items():
@@ -179,7 +179,7 @@ def elastic_batch_is_stated(checked: CheckedRecipe, problem: MakeProblem) -> Ite
         )
 
 
-@rule("E111", "recipes.trainer", f"{_SCRIPT}.run", source=_KEYS)
+@rule("E111", "recipes.trainer", f"{SCRIPT}.run", source=_KEYS)
 def sizes_agree(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """`training_cfg.run` and `trainer` set the same numbers; if both are given, they must agree."""
     script = script_of(checked)
@@ -189,7 +189,7 @@ def sizes_agree(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Proble
         ("recipes.trainer.num_nodes", checked.recipe.trainer.num_nodes, "nodes", run.nodes),
         ("recipes.trainer.devices", checked.recipe.trainer.devices, "ntasks_per_node", run.ntasks_per_node),
     ):
-        if value != other and checked.is_explicit(path) and checked.is_explicit(f"{_SCRIPT}.run.{name}"):
+        if value != other and checked.is_explicit(path) and checked.is_explicit(f"{SCRIPT}.run.{name}"):
             yield problem(path, f"training_cfg.run.{name} is {other}", value=value, remedy=f"omit {path}")
 
 
@@ -207,6 +207,6 @@ def commands_replace_scripts(planned: PlannedRecipe, notice: MakeNotice) -> Iter
     if not (is_script(checked) and checked.settings.start_command):
         return
     typed = [key for key in _PROGRAM if any(related(key, path) for path in checked.composition.explicit)]
-    if f"{_SCRIPT}.script_args" in typed:
+    if f"{SCRIPT}.script_args" in typed:
         verb = "has" if len(typed) == 1 else "have"
         yield notice(f"cluster.command replaces the script: {' and '.join(typed)} {verb} no effect")

@@ -1,4 +1,7 @@
-"""A recipe of the training adapter for NeMo, typed: a Hugging Face model, sharded by PyTorch FSDP."""
+"""A recipe of the training adapter for NeMo, typed: a Hugging Face model, sharded by PyTorch FSDP.
+
+Source of allowed words: the adapter's conf/config_schemas.py, and for precisions its utils/fsdp_utils.py.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,12 +14,18 @@ from launcher.model.config_tree import get
 from launcher.model.recipe import RecipeBase, TimedRun, Trainer
 from launcher.model.recipe_keys import RecipeKeys
 
+Precision = Literal["bf16", 16, 32]
+
 
 class AdapterTrainer(Trainer):
     """Processes and nodes, and how long the adapter trains; further keys are those of NeMo's Trainer."""
 
     model_config = ConfigDict(extra="allow")
 
+    accelerator: Literal["gpu", "auto"] = "gpu"
+    """Kind of device."""
+    precision: Precision = "bf16"
+    """Type of numbers in computation if model.precision is null."""
     max_steps: PositiveInt
     """Optimizer steps after which training ends."""
     log_every_n_steps: PositiveInt
@@ -41,6 +50,8 @@ class DataFolders(Passed):
 class Schedule(Passed):
     """Schedule of the learning rate."""
 
+    name: Literal["CosineAnnealing"] = "CosineAnnealing"
+    """Form of the schedule; the adapter knows this one."""
     warmup_steps: NonNegativeInt
     """Optimizer steps over which the learning rate rises to its peak."""
     min_lr: Annotated[float, Field(ge=0)]
@@ -50,6 +61,10 @@ class Schedule(Passed):
 class Optimizer(Passed):
     """The optimizer and its schedule."""
 
+    name: Literal["adamw"] = "adamw"
+    """Optimizer; the adapter knows this one."""
+    betas: Annotated[list[Annotated[float, Field(ge=0, lt=1)]], Field(min_length=2, max_length=2)] = [0.9, 0.98]
+    """Decay rates of the two moments. Source: PyTorch, AdamW."""
     lr: Annotated[float, Field(gt=0)]
     """Peak learning rate."""
     weight_decay: Annotated[float, Field(ge=0)]
@@ -75,6 +90,14 @@ class ModelSettings(Passed):
     """Ranks that share one copy of weights and optimizer states, a divisor of all ranks."""
     sharding_strategy: Literal["hybrid_shard", "_hybrid_shard_zero2", "full_shard", "shard_grad_op", "no_shard"]
     """How FSDP shards: hybrid_shard within groups of shard_degree ranks."""
+    auto_wrap_policy: Literal["transformer_auto_wrap_policy", "size_based_auto_wrap_policy"] = (
+        "transformer_auto_wrap_policy"
+    )
+    """What is gathered at once: each layer, or parts of at least a size."""
+    backward_fetch_policy: Literal["backward_pre", "backward_post"] = "backward_pre"
+    """When the next part is gathered in the backward pass: before the gradients of this one, or after them."""
+    precision: Precision | None = None
+    """Type of numbers in computation; null: trainer.precision."""
     activation_checkpointing: bool
     """true recomputes activations in the backward pass: far less memory, about a third more time."""
     optim: Optimizer
