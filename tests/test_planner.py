@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from launcher import pipeline
 from launcher.common.problems import ProblemsFound
 from launcher.config.compose import compose
+from launcher.model.recipe import ElasticSettings
 from launcher.model.size_plan import BatchInputs, spans
 from launcher.model.training_args import BATCH_KEYS
 from launcher.planning import plan_picture, plan_report, size_planner
@@ -43,7 +44,13 @@ def recipe(samples=128, micro=8, rate=1e-4, group=1, first=1, last=16, step=None
     return SimpleNamespace(
         batch=args,
         ranks_per_sample=group,
-        elastic_policy=SimpleNamespace(min_nodes=first, max_nodes=last, replica_increment_step=step),
+        elastic_policy=ElasticSettings(
+            is_elastic=True,
+            min_nodes=first,
+            max_nodes=last,
+            replica_increment_step=step,
+            use_graceful_shutdown=True,
+        ),
         trainer=SimpleNamespace(num_nodes=first),
         planner=planner,
     )
