@@ -186,12 +186,12 @@ FAILURE = SimpleNamespace(lines=lambda: (("first error", "no space left"), ("rem
 def test_a_job_that_succeeded_ends_with_its_logs_and_its_run(bundle, monkeypatch, coloured):
     run = SimpleNamespace(run_id="r1", tracking_uri="sqlite:///a")
     with coloured() as (out, err):
-        terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0, "all done"))
+        terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0, "all done"), is_here=True, can_resume=False)
         monkeypatch.setattr(launching, "run_of", lambda found: run if found == bundle else None)
         monkeypatch.setattr(launching, "ui_command", lambda uri: f"mlflow ui {uri}")
-        terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0), is_here=False)
+        terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0), is_here=False, can_resume=False)
         monkeypatch.setattr(launching, "ui_command", lambda uri: None)
-        terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0), is_here=False)
+        terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0), is_here=False, can_resume=False)
     assert out.getvalue().splitlines() == [
         *("\x1b[1;32msucceeded\x1b[0m", "logs my results/job/run/logs"),
         *("\x1b[1;32msucceeded\x1b[0m", "logs: recipes logs 'my results/job'", "mlflow run r1 in sqlite:///a"),
@@ -204,8 +204,8 @@ def test_a_job_that_succeeded_ends_with_its_logs_and_its_run(bundle, monkeypatch
 def test_a_job_that_failed_ends_with_its_first_error_and_how_to_resume_it(bundle, monkeypatch, coloured):
     monkeypatch.setattr(terminal, "failure_of", lambda folder: FAILURE if folder == bundle.directory else None)
     with coloured() as (out, err):
-        terminal.show_end(bundle, JobStatus(JobState.FAILED, 0, "exited with 3"), can_resume=True)
-        terminal.show_end(bundle, JobStatus(JobState.CANCELLED, 0, "by you"))
+        terminal.show_end(bundle, JobStatus(JobState.FAILED, 0, "exited with 3"), is_here=True, can_resume=True)
+        terminal.show_end(bundle, JobStatus(JobState.CANCELLED, 0, "by you"), is_here=True, can_resume=False)
     assert out.getvalue().splitlines() == ["logs my results/job/run/logs"] * 2
     assert err.getvalue().splitlines() == [
         *("\x1b[1;31mfailed  exited with 3\x1b[0m", "first error no space left", "remedy      free some"),

@@ -49,7 +49,7 @@ def shown(tmp_path_factory):
     job, bundle = tracked_bundle(frozen_context(folder), f"++{MLFLOW}.tracking_uri='{folder}/a store/mlflow.db'")
     tracking.start(bundle)
     with contextlib.redirect_stdout(io.StringIO()) as out:
-        terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0))
+        terminal.show_end(bundle, JobStatus(JobState.SUCCEEDED, 0), is_here=True, can_resume=False)
     (line,) = [line for line in out.getvalue().splitlines() if line.startswith("mlflow ui ")]
     (port,) = ports.free_ports(1)
     command = line.replace("mlflow ui", f"exec mlflow ui --port {port} --workers 1", 1)
