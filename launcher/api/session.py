@@ -10,7 +10,7 @@ from pathlib import Path
 from launcher.common import redaction, variables
 from launcher.common.problems import Problem, raise_any
 from launcher.config.composed_files import CompositionCache
-from launcher.model.context import LaunchContext, checked_suffix
+from launcher.model.context import LaunchContext, checked_suffix, checked_time
 
 __all__ = ["CompositionCache", "Session", "default"]
 
@@ -56,13 +56,13 @@ class Session:
         """Return the context of one launch.
 
         Raises:
-            ProblemsFound: The suffix cannot be in the name of a job (E301).
+            ProblemsFound: The suffix cannot be in the name of a job (E301), or the clock returns no time (E001).
         """
         context = LaunchContext.read()
         return context._replace(
             cwd=self.place("").absolute(),
             suffix=checked_suffix(self.suffix()) if self.suffix else context.suffix,
-            created=self.clock() if self.clock else context.created,
+            created=checked_time(self.clock()) if self.clock else context.created,
             user=self.user or context.user,
         )
 
