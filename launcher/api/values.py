@@ -41,10 +41,19 @@ def words(overrides: Overrides) -> list[str]:
     """
     if isinstance(overrides, Mapping):
         return _of_mapping(overrides)
-    if isinstance(overrides, str | bytes) or not isinstance(overrides, Iterable):
-        path = overrides if isinstance(overrides, str) else object_text(overrides)
-        raise fail("E001", path, "must be in a list of overrides, or in a mapping")
-    found: list[str] = _items(overrides)
+    return texts(overrides, "a list of overrides, or in a mapping")
+
+
+def texts(given: object, allowed: str) -> list[str]:
+    """Return words `key=value` of a list, which `allowed` names for people.
+
+    Raises:
+        ProblemsFound: It is not a list of texts (E001).
+    """
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        path = given if isinstance(given, str) else object_text(given)
+        raise fail("E001", path, f"must be in {allowed}")
+    found: list[str] = _items(given)
     raise_any(
         Problem("E001", object_text(each), "must be a text: key=value") for each in found if not isinstance(each, str)
     )

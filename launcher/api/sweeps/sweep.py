@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.api.arguments import of_type, text_of
 from launcher.api.job import Job
 from launcher.api.plan import Plan, of_words
 from launcher.api.session import Session
@@ -156,7 +157,7 @@ class Sweep:
         """
         from launcher.api.sweeps import sweep_picture
 
-        path = Path(path or self.folder / PICTURE_FILE)
+        path = self.folder / PICTURE_FILE if path is None else Path(text_of(path, "E709", "path"))
         sweep_picture.draw(self.description, self._every(), path)
         return path
 
@@ -267,8 +268,7 @@ def sweep(
 
 def described(plan: Plan, dimensions: Sequence[Dimension], *, name: str | None = None, **settings: Any) -> Sweep:
     """Do what `sweep` does, for dimensions that were read already."""
-    if not isinstance(plan, Plan):
-        raise fail("E725", "plan", "must be a plan", value=plan, allowed='launcher.compile("…")')
+    of_type(Plan, plan, "E725", "plan", "a plan, which launcher.compile returns")
     faults = list[Problem]()
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
         faults.append(Problem("E725", "name", "is not the name of a folder", value=name, allowed=_NAME_ALLOWED))
@@ -344,7 +344,7 @@ def attach_sweep(sweep: str | os.PathLike[str]) -> Sweep:
     Raises:
         ProblemsFound: No such sweep exists, or its description is damaged (E721).
     """
-    name, results = os.fspath(sweep), bundles.RESULTS
+    name, results = text_of(sweep, "E721", "sweep"), bundles.RESULTS
     for folder in (Path(name), Path(results, name)):
         if os.path.isfile(folder / SWEEP_FILE):  # Path's own raises for a name that is too long
             found = Sweep(folder.absolute())
