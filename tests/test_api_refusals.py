@@ -103,6 +103,16 @@ def test_a_value_that_would_change_is_refused(value, message):
     assert (found.code, found.message) == ("E001", message)
 
 
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_key_that_no_override_states_hides_no_other_fault(strict):
+    given = {"env_vars": {"A": "1", "": "2", "ü": "3", "B C": "4"}, "trainer.num_nodes": "two"}
+    with pytest.raises(ProblemsFound) as caught:
+        _ = launcher.compile(TINY, given, strict=strict).files
+    found = [(each.code, each.path, each.value) for each in caught.value.problems]
+    assert found[:2] == [("E001", "env_vars", "''"), ("E001", "env_vars", "'ü'")]
+    assert {each[1] for each in found[2:]} == {"recipes.trainer.num_nodes", "env_vars.B C"}
+
+
 @pytest.mark.parametrize("given", ["07", "+003"])
 def test_the_remedy_of_a_number_in_quotes_is_a_number(given):
     found = refused(lambda: launcher.compile(TINY, [f"{SEED}={given}"]))

@@ -321,8 +321,11 @@ def compile(
     name = ""
     try:
         name = naming.text_of(recipe)
-        words = [*values.words(overrides), *values.words(further)]
-        chosen = naming.choose(name, words)
+        words, unstated = values.read(overrides)
+        chosen = naming.choose(name, [*words, *values.words(further)])
+        if unstated:  # what else is wrong is said with it
+            found = _compiled(name, chosen, session.context(), session, strict=False)
+            raise ProblemsFound((*unstated, *found.problems))
     except ProblemsFound as error:
         if strict:
             raise
