@@ -11,6 +11,8 @@ import pytest
 
 import launcher
 from launcher import Job, ProblemsFound, Session
+from launcher.api import composed, new_recipe, placement, teams
+from launcher.api.generated import schema
 from launcher.model.job_spec import JobState, JobStatus
 from launcher.operator.snapshot import Attempt, Snapshot, publish
 
@@ -99,6 +101,16 @@ def test_a_key_that_no_override_has_is_no_key(key):
 def test_a_value_that_would_change_is_refused(value, message):
     found = refused(lambda: launcher.compile(TINY, {"env_vars.X": value}))
     assert (found.code, found.message) == ("E001", message)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_key_that_no_override_states_hides_no_other_fault(strict):
+    given = {"env_vars": {"A": "1", "": "2", "ü": "3", "B C": "4"}, "trainer.num_nodes": "two"}
+    with pytest.raises(ProblemsFound) as caught:
+        _ = launcher.compile(TINY, given, strict=strict).files
+    found = [(each.code, each.path, each.value) for each in caught.value.problems]
+    assert found[:2] == [("E001", "env_vars", "''"), ("E001", "env_vars", "'ü'")]
+    assert {each[1] for each in found[2:]} == {"recipes.trainer.num_nodes", "env_vars.B C"}
 
 
 @pytest.mark.parametrize("given", ["07", "+003"])
@@ -211,11 +223,61 @@ def test_a_condition_of_another_type_is_refused(words, conditions, path):
         (lambda: launcher.jobs(newer_than=3), "E818"),
         (lambda: launcher.attach(None), "E703"),
         (lambda: launcher.attach(b"x"), "E703"),
+        (lambda: launcher.attach("a\0b"), "E703"),
+        (lambda: launcher.jobs(3), "E818"),
+        (lambda: launcher.jobs("a\0b"), "E818"),
+        (lambda: launcher.jobs(session={}), "E001"),
+        (lambda: launcher.attach_sweep(None), "E721"),
+        (lambda: Session(environment=["A=hunter2"]), "E001"),
+        (lambda: Session(folder="a\0b"), "E001"),
+        (lambda: Session(folder=3), "E001"),
+        (lambda: Session(user=3), "E001"),
+        (lambda: launcher.compile(TINY, session={}), "E001"),
+        (lambda: launcher.compile("a\0b"), "E005"),
+        (lambda: teams.objects([1]), "E001"),
+        (lambda: teams.objects("team=a"), "E001"),
+        (lambda: schema.json_schema("nope"), "E104"),
+        (lambda: new_recipe.write(3, TINY), "E805"),
+        (lambda: new_recipe.write("a.yaml", 3), "E005"),
+        (lambda: composed.composed(3), "E005"),
+        (lambda: composed.composed(TINY, 3), "E001"),
+        (lambda: launcher.recipes(overrides=3), "E001"),
+        (lambda: placement.of_numbers("8"), "E801"),
+        (lambda: placement.of_numbers(8, partitions=0), "E801"),
     ],
 )
-def test_what_no_job_is_named_by_is_refused(call, code, tmp_path, monkeypatch):
+def test_an_argument_of_another_type_is_a_problem(call, code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert refused(call).code == code
+    found = refused(call)
+    assert found.code == code and "hunter2" not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (lambda plan: plan.at("2"), "E803"),
+        (lambda plan: plan.at(None), "E803"),
+        (lambda plan: plan.at(True), "E803"),
+        (lambda plan: plan.at(2.0), "E803"),
+        (lambda plan: plan.explain(3), "E101"),
+        (lambda plan: plan.diff("x"), "E001"),
+        (lambda plan: plan.write(3), "E702"),
+        (lambda plan: plan.draw(None), "E709"),
+        (lambda plan: plan.draw("a\0.png"), "E709"),
+        (lambda plan: launcher.sweep("x", {SEED: [1]}), "E725"),
+    ],
+)
+def test_an_argument_of_another_type_is_a_problem_of_a_plan(plan, call, code):
+    assert refused(lambda: call(plan)).code == code
+
+
+def test_numbers_of_numpy_are_sizes_and_files_may_be_texts(plan, tmp_path, monkeypatch):
+    assert plan.at(numpy.int64(2)) is plan.at(2)
+    monkeypatch.chdir(tmp_path)
+    new_recipe.write("mine.yaml", TINY)
+    assert (tmp_path / "mine.yaml").is_file()
+    words = ["team=research", f"instance_type={P5}", "nodes=8"]
+    assert teams.objects(words, out="teams").files == teams.objects(words).files
 
 
 def test_no_state_is_every_state(tmp_path, monkeypatch):

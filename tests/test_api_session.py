@@ -49,6 +49,12 @@ def test_a_suffix_that_no_name_of_a_job_has_is_a_problem(tmp_path, suffix):
         launcher.compile("tiny_lm_cpu", session=Session(tmp_path, suffix=lambda: suffix))
 
 
+@pytest.mark.parametrize("time", ["2026-01-31T12:00:00", "2026-01-31T12:00:00+01:00", "yesterday", 3, None], ids=repr)
+def test_a_clock_that_returns_no_time_in_utc_is_a_problem(tmp_path, time):
+    with pytest.raises(ProblemsFound, match="E001 session.clock"):
+        launcher.compile("tiny_lm_cpu", session=Session(tmp_path, clock=lambda: time))
+
+
 def test_files_that_appear_on_the_search_path_are_found(tmp_path):
     path = [f"hydra.searchpath=[{tmp_path}]"]
     with pytest.raises(ProblemsFound, match="E005"):

@@ -338,6 +338,17 @@ def test_secrets_of_a_cluster_are_not_looked_for_here(prepared):
     assert "secrets" not in {each.subject for each in inputs.questions(job)}
 
 
+@pytest.mark.parametrize("cluster", ["slurm", "k8s", "local"])
+def test_an_address_of_messages_that_is_not_set_is_a_warning(prepared, monkeypatch, cluster):
+    monkeypatch.setenv("MY_URL", "json://127.0.0.1:1/")
+    monkeypatch.delenv("NO_URL", raising=False)
+    assert asked(prepared(cluster, notify="[{env: MY_URL}]"), "secrets") == [
+        ("ok", "set in this environment: MY_URL")
+    ]
+    found = asked(prepared(cluster, notify="[{env: MY_URL}, {env: NO_URL}]"), "secrets")
+    assert found == [("warning", "notify: NO_URL is not set in this environment; no message is sent to it")]
+
+
 def test_what_this_machine_cannot_see_has_a_remedy_that_names_the_recipe_or_the_region(prepared):
     job = prepared("sm_jobs", **{"cluster.sm_jobs_config.region": "us-east-1"})
     job = job._replace(job=dataclasses.replace(job.job, image=f"{ECR}/x:1"))

@@ -114,6 +114,7 @@ def make_unknown(results):
         (("--older-than", "1d"), {"failed", "succeeded"}),
         (("--older-than", "1w", "--all"), {"succeeded", "dry"}),
         (("--newer-than", "12h"), {"running"}),
+        (("--newer-than", "200000w"), {"running", "failed", "succeeded"}),
         (("--older-than", "60m", "--newer-than", "4d"), {"running", "failed"}),
         (("--state", "failed", "--recipe", "llama"), set()),
     ],
@@ -123,6 +124,16 @@ def test_jobs_are_filtered(results, cluster, capsys, words, found):
     assert cli.run(["jobs", *words, "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
     assert {each["job"] for each in listed} == found
+
+
+@pytest.mark.parametrize("created", ["2026-01-31T12:00:00", "2026-01-31", "yesterday", 3])
+def test_a_bundle_of_an_odd_time_hides_no_job(results, cluster, capsys, created):
+    manifest = results / "dry" / "bundle.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"created": created}))
+    for words in (["--newer-than", "12h"], ["--older-than", "1w"]):
+        assert cli.run(["jobs", "--all", *words]) == 0
+    assert cli.run(["jobs", "remove", "--all", "--older-than", "520w", "--yes"]) == 0
+    assert cluster.asked == ["running", "succeeded"]
 
 
 def test_a_cluster_is_asked_only_for_jobs_that_a_filter_may_select(results, cluster, capsys):

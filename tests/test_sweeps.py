@@ -53,6 +53,11 @@ def refused(found) -> set[str]:
         ({"grid": {f"{ARGS}.seed": "range(100)", RATE: "range(1,100)"}}, {"E002 grid"}),
         ({"grid": {RATE: [1e-3]}, "trials": 3}, {"E725 trials"}),
         ({"grid": {RATE: [1e-3]}, "pruner": "median"}, {"E725 objective"}),
+        (
+            {"grid": {RATE: [1e-3]}, "seed": 9, "warmup_steps": 5},
+            {"E725 seed", "E725 warmup_steps"},
+        ),
+        ({"space": {RATE: "interval(0,1)"}, "objective": "loss", "startup_trials": 3}, {"E725 startup_trials"}),
         ({"grid": {"cluster": ["local", "slurm"]}, "parallel": 0}, {"E725 cluster", "E725 parallel"}),
         ({"space": {RATE: "interval(1,0)"}}, {f"E002 ++recipes.{RATE}=interval(1,0)"}),
         ({"space": {RATE: "interval(-1,1)"}, "objective": "loss"}, {f"E102 recipes.{RATE}"}),

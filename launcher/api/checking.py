@@ -77,7 +77,7 @@ def check(
     Raises:
         ProblemsFound: An override cannot be stated (E001), or a name is neither a text nor a path (E005).
     """
-    session = session or sessions.default()
+    session = sessions.given(session)
     context, words, names = session.context(), values.words(overrides), [text_of(each) for each in recipes]
     launches = (_as_launched(name, words, context, session.cache) for name in names)
     return _within(session, launches if names else check_all(catalogue.entries(), context, words))

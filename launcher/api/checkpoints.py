@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import rules
+from launcher.api.arguments import text_of
 from launcher.checkpointing import picture, report
 from launcher.checkpointing.architecture import UnknownArchitecture
 from launcher.checkpointing.forecast import Forecast, forecast
@@ -48,13 +49,18 @@ class Outlook:
         """The report as plain data: sizes in bytes, times in seconds, rates in GB/s a node."""
         return report.as_json(self.forecast, self.nodes) | {"notices": self.notices}
 
-    def draw(self, path: Path) -> None:
+    def draw(self, path: Path | str) -> None:
         """Draw the goodput of the ways to save, as .png or .svg."""
-        picture.draw(self.forecast, self.nodes, self.name.rpartition("/")[2], path)
+        file = Path(text_of(path, "E709", "path"))
+        picture.draw(self.forecast, self.nodes, self.name.rpartition("/")[2], file)
 
 
 def outlook(
-    checked: CheckedRecipe, name: str, nodes: int, given: Mapping[str, float | None], config: Path | None = None
+    checked: CheckedRecipe,
+    name: str,
+    nodes: int,
+    given: Mapping[str, float | None],
+    config: Path | str | None = None,
 ) -> Outlook:
     """Return the forecast of a recipe at one size.
 
@@ -65,7 +71,8 @@ def outlook(
     Raises:
         ProblemsFound: A value is not valid, or the number of parameters is unknown (E807).
     """
-    expected = _forecast(checked, name, _estimate(checked, given), config)
+    file = None if config is None else Path(text_of(config, "E807", "config"))
+    expected = _forecast(checked, name, _estimate(checked, given), file)
     notices = rules.notices(checked, plan(checked, LaunchContext.read()), expected)
     return Outlook(name, nodes, expected, tuple(each for each in notices if each.code in _ABOUT_THE_FORECAST))
 
@@ -86,8 +93,9 @@ def _estimate(checked: CheckedRecipe, given: Mapping[str, float | None]) -> Esti
     section = checked.recipe.checkpointing
     own = section.estimate.model_dump() if section and section.estimate else {}
     said = {key: value for key, value in given.items() if value is not None}
-    if math.isfinite(said.get("parameters", math.inf)):
-        said["parameters"] = round(said["parameters"])
+    number = said.get("parameters")
+    if isinstance(number, float) and math.isfinite(number):
+        said["parameters"] = round(number)
     estimate: Estimate
     estimate, problems = type_problems(Estimate, own | said, "recipes.checkpointing.estimate")
     raise_any(problems)

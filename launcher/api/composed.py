@@ -6,6 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from launcher.api import values
+from launcher.api.arguments import of_type
 from launcher.api.naming import Target, choose
 from launcher.common.problems import Notice, raise_any
 from launcher.common.redaction import masked
@@ -99,7 +101,7 @@ class Composed:
         Raises:
             ProblemsFound: It has no such key (E101) or size (E803).
         """
-        nodes = self.target.nodes
+        key, nodes = of_type(str, key, "E101", "explain", "a key"), self.target.nodes
         if nodes is not None:
             self.sizes.at(nodes)
         found = {path: explain.explain(self.sizes, path) for path in explain.find(self.sizes, key)}
@@ -115,7 +117,7 @@ def composed(recipe: str, overrides: Sequence[str] | None = None) -> Composed:
         ProblemsFound: It is unknown, cannot be composed, or an override sets a key that nothing reads (E101).
     """
     target = Target.read(recipe)
-    return Composed(target, only_read(compose(choose(target.name, overrides), Path.cwd())))
+    return Composed(target, only_read(compose(choose(target.name, values.words(overrides or ())), Path.cwd())))
 
 
 def only_read(composition: Composition) -> Composition:

@@ -8,10 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.api import log_stream
+from launcher.api import arguments, log_stream
 from launcher.api import session as sessions
 from launcher.api.job_errors import JobFailed, JobTimeout
-from launcher.api.log_stream import whole
 from launcher.api.observing import Observer
 from launcher.api.session import Session
 from launcher.api.tables import Table
@@ -19,7 +18,6 @@ from launcher.bundle import store
 from launcher.causes import Failure
 from launcher.common.names import METRICS_FILE, RUN_DIR
 from launcher.common.problems import ProblemsFound, fail, raise_any
-from launcher.common.texts import object_text
 from launcher.job_store import failures, registry
 from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
@@ -230,7 +228,7 @@ class Job:
         Raises:
             ProblemsFound: It does not run (E412), or its plan has no such size (E413).
         """
-        self.backend.scale(self.record.handle, whole(nodes), whole(min_nodes))
+        self.backend.scale(self.record.handle, arguments.whole(nodes), arguments.whole(min_nodes))
 
     def cancel(self, observer: Observer = _SILENT) -> JobStatus:
         """End it and everything it started; return how it ended. A finished job is left unchanged.
@@ -419,11 +417,9 @@ def attach(job: str | os.PathLike[str], *, session: Session | None = None) -> Jo
     Raises:
         ProblemsFound: No such job exists (E703), or it was never launched (E705).
     """
-    if not isinstance(job, str | os.PathLike):
-        raise fail("E703", "job", "must be a name or a folder", value=object_text(job))
-    base = (session or sessions.default()).place("")
-    folder = store.locate_job(os.fspath(job), base)
-    return Job(folder.absolute(), os.fspath(job), registry.submitted(folder), session)
+    name = arguments.text_of(job, "E703", "job")
+    folder = store.locate_job(name, sessions.given(session).place(""))
+    return Job(folder.absolute(), name, registry.submitted(folder), session)
 
 
 def jobs(
@@ -455,9 +451,10 @@ def jobs(
 
     given: Any = () if state is None else state
     states = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
+    place = sessions.given(session).place(arguments.text_of(folder, "E818", "folder"))
     wanted = listing.Filter(states, cluster, recipe, older_than, newer_than)
     raise_any(wanted.problems())
-    every = listing.listing((session or sessions.default()).place(folder))
+    every = listing.listing(place)
     if states:
         found, _ = listing.filtered(every, wanted)
     else:
@@ -487,7 +484,7 @@ def launched(
     """
     from launcher.api import running
 
-    session = session or sessions.default()
+    session = sessions.given(session)
     with session.active(), running.opened([os.fspath(folder)], name) as ((bundle,), backend_name):
         if backend_registry.load_backend(backend_name).ends_with_launcher:
             from launcher.api import detached

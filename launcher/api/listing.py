@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from launcher.api import values
 from launcher.api.naming import folders
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, fail, raise_any
@@ -90,7 +91,7 @@ def recipes(
             lambda entry: entry.instance_types,
         ),
     )
-    given, found = [condition for condition in conditions if condition.value], every(overrides)
+    given, found = [condition for condition in conditions if condition.value], every(values.words(overrides))
     for condition in given:
         condition.refuse_unmet(found)
     return tuple(

@@ -2,14 +2,14 @@
 
 import heapq
 import itertools
-import operator
 import pickle
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
-from typing import IO, Any, cast
+from contextlib import ExitStack
+from typing import IO, cast
 
+from launcher.api.arguments import whole
 from launcher.common.problems import fail
 from launcher.model.job_spec import LogLine
 
@@ -20,13 +20,6 @@ LONGEST = 10_000
 
 _Timed = tuple[float, int, LogLine]
 """A line with its time, or that of the line before it, and its number."""
-
-
-def whole(value: Any) -> Any:
-    """Return a whole number, also one of NumPy, as Python's; anything else as it is."""
-    with suppress(TypeError):
-        return value if isinstance(value, bool) else operator.index(value)
-    return value
 
 
 def selected(ranks: int | Iterable[int] | None) -> tuple[int, ...] | None:

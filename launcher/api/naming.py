@@ -1,16 +1,14 @@
 """Recipes, one size of a recipe, and bundles, as a user names them."""
 
-import contextlib
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.api import arguments
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import fail
 from launcher.common.suggestions import nearest, question
-from launcher.common.texts import object_text
 from launcher.config.collection import ALL_RECIPES, ENDINGS, recipe_names
 from launcher.config.overrides import written
 
@@ -31,7 +29,7 @@ class Target:
     @classmethod
     def read(cls, text: str) -> "Target":
         """Parse `NAME` or `NAME@NODES`."""
-        text = text.removeprefix(CHOICE)
+        text = text_of(text).removeprefix(CHOICE)
         if match := _SIZED.fullmatch(text):
             return cls(match[1], int(match[2]))
         name, at, size = text.rpartition("@")
@@ -51,11 +49,7 @@ class Target:
 
 def text_of(name: object) -> str:
     """Return what a program gives as a recipe, a text or a path, as text."""
-    with contextlib.suppress(Exception):  # whatever another program's path does
-        name = os.fspath(name)  # type: ignore[call-overload]
-    if not isinstance(name, str):
-        raise fail("E005", "recipes", "must be a text or a path", value=object_text(name), remedy=ALL_RECIPES)
-    return name
+    return arguments.text_of(name, "E005", "recipes", ALL_RECIPES)
 
 
 def choose(name: str, overrides: Sequence[str] | None = None) -> list[str]:
@@ -85,7 +79,7 @@ def full_name(word: str, overrides: Sequence[str] = ()) -> str:
 
     `hydra.searchpath` among the overrides, the arguments after it, adds folders.
     """
-    word = word.removeprefix(CHOICE)
+    word = text_of(word).removeprefix(CHOICE)
     if match := _SIZED.fullmatch(word):
         raise fail("E803", word, "no size can be given here: all sizes are used", remedy=match[1])
     if word.endswith(ENDINGS) or "/" in word:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from launcher.api.arguments import text_of
 from launcher.api.files import writing
 from launcher.api.generated.schema import descriptions, schema_file
 from launcher.api.naming import ENDINGS, full_name
@@ -64,7 +65,7 @@ def compiles_with(path: Path) -> list[str] | None:
     return None
 
 
-def write(path: Path, base: str) -> Path:
+def write(path: Path | str, base: str) -> Path:
     """Write a recipe that inherits another, and beside it the schema for completion in editors.
 
     Args:
@@ -74,7 +75,7 @@ def write(path: Path, base: str) -> Path:
     Returns:
         The schema's file.
     """
-    base = full_name(base)
+    path, base = Path(text_of(path, "E805", "path")), full_name(base)
     if path.suffix not in ENDINGS:
         raise fail("E805", str(path), "a recipe's file must end in .yaml", remedy=f"{path}.yaml")
     if os.path.lexists(path):

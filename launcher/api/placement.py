@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from launcher.api.arguments import number_of
 from launcher.common.problems import ProblemsFound, fail
 from launcher.model.parallelism.ranks import Placement, Rank, columns, host_names, spans
 
@@ -32,6 +33,8 @@ def of_numbers(
     if strategy not in _STRATEGIES:
         allowed = ", ".join(_STRATEGIES)
         raise fail("E801", "--strategy", "is not a placement strategy", value=strategy, allowed=allowed)
+    for name, number in (("processes", processes), ("hosts", hosts), ("partitions", partitions), ("tensor", tensor)):
+        number_of(number, "E801", name)
     world, parts = hosts * processes, partitions * tensor
     _check_count(world)
     if world % parts:

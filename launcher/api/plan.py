@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from launcher import pipeline
-from launcher.api import comparing, naming, values
+from launcher.api import arguments, comparing, naming, values
 from launcher.api import session as sessions
 from launcher.api.composed import Composed, Value
 from launcher.api.session import Session
@@ -87,6 +87,7 @@ class Plan:
             ProblemsFound: The plan has no such size (E803).
         """
         sizes = {size.nodes: size.recipe for size in self.prepared.checked.sizes}
+        nodes = arguments.number_of(nodes, "E803", "nodes")
         naming.Target(self.recipe, nodes).among(list(sizes))
         return sizes[nodes]
 
@@ -120,7 +121,7 @@ class Plan:
         """Draw the sizes as .png or .svg."""
         from launcher.planning import plan_picture
 
-        plan_picture.draw(self.job, Path(path))
+        plan_picture.draw(self.job, Path(arguments.text_of(path, "E709", "path")))
 
     def manifests(self) -> tuple[str, ...]:
         """Return the texts that its cluster takes, such as `kubectl apply -f -`; the request or script elsewhere.
@@ -169,6 +170,7 @@ class Plan:
 
         The name of each job reads `<job>`, since many values are made of it.
         """
+        other = arguments.of_type(Plan, other, "E001", "other", "a plan")
         sides = (comparing.of_tree(plan.recipe, plan.job.config, plan.job.name) for plan in (self, other))
         return tuple(comparing.lines(*sides))
 
@@ -214,7 +216,10 @@ class Plan:
         from launcher.api import knobs, running
         from launcher.api.observing import Observer
 
-        made = self if folder is None else self.with_overrides({"base_results_dir": knobs.literal(os.fspath(folder))})
+        made = self
+        if folder is not None:
+            place = arguments.text_of(folder, "E702", "folder")
+            made = self.with_overrides({"base_results_dir": knobs.literal(place)})
         bundle, *_ = running.write(made.job, made.context, Observer(), is_launched=False)
         return bundle.directory
 
@@ -309,15 +314,18 @@ def compile(
     Raises:
         ProblemsFound: Every fault in what was given.
     """
-    session = session or sessions.default()
+    session = sessions.given(session)
     further: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
     if elastic is not None:
         further["recipes.elastic_policy.is_elastic"] = elastic
     name = ""
     try:
         name = naming.text_of(recipe)
-        words = [*values.words(overrides), *values.words(further)]
-        chosen = naming.choose(name, words)
+        words, unstated = values.read(overrides)
+        chosen = naming.choose(name, [*words, *values.words(further)])
+        if unstated:  # what else is wrong is said with it
+            found = _compiled(name, chosen, session.context(), session, strict=False)
+            raise ProblemsFound((*unstated, *found.problems))
     except ProblemsFound as error:
         if strict:
             raise

@@ -156,7 +156,7 @@ def rerun(name: str | Path, overrides: values.Overrides = (), session: Session |
         ProblemsFound: It no longer compiles, or an override held a secret, which is not recorded (E732).
     """
     then = _Then.read(name)
-    session = session or sessions.default()
+    session = sessions.given(session)
     kept = [word for word in then.overrides if word.lstrip("+").partition("=")[0] not in comparing.HOW]
     words = (*kept, *values.words(overrides))
     context = session.context()._replace(cwd=then.cwd)
@@ -170,7 +170,7 @@ def since(name: str | Path, session: Session | None = None) -> Comparison:
     Raises:
         ProblemsFound: It no longer compiles, or an override held a secret, which is not recorded (E732).
     """
-    session = session or sessions.default()
+    session = sessions.given(session)
     with session.active():
         return _since(_Then.read(name), session)
 
@@ -192,7 +192,7 @@ def origins(name: str | Path, session: Session | None = None) -> tuple[tuple[Ori
     Raises:
         ProblemsFound: It is not a bundle, or was changed (E703, E704, E713).
     """
-    session, then = session or sessions.default(), _Then.read(name)
+    session, then = sessions.given(session), _Then.read(name)
     stored, notes = dict(leaves(yaml_io.load(then.bundle.files[_RECIPE]))), list(then.notes)
     found: dict[str, tuple[explain.Value, ...]] = {}
     with session.active():

@@ -33,7 +33,7 @@ class Report(NamedTuple):
 
 
 def read(
-    file: Path,
+    file: Path | str,
     recipe: str,
     overrides: Sequence[str] = (),
     *,

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from launcher.api.arguments import of_type, text_of
 from launcher.common import redaction, variables
-from launcher.common.problems import Problem, raise_any
+from launcher.common.problems import Problem, gathering, raise_any
 from launcher.config.composed_files import CompositionCache
-from launcher.model.context import LaunchContext, checked_suffix
+from launcher.model.context import LaunchContext, checked_suffix, checked_time
 
 __all__ = ["CompositionCache", "Session", "default"]
 
@@ -40,29 +41,38 @@ class Session:
     secrets: redaction.Secrets = field(default_factory=redaction.Secrets, repr=False)
 
     def __post_init__(self) -> None:
-        message, allowed = "is not an environment variable", "names without '=', and texts without a NUL character"
-        raise_any(
-            Problem("E001", f"environment.{name}", message, allowed=allowed)
-            for name, value in (self.environment or {}).items()
-            if not _is_variable(name, value)
-        )
-        raise_any(
-            Problem("E001", f"session.{name}", "is not a function", value=given, allowed=f"lambda: {example!r}")
-            for name, example in (("clock", "2026-01-31T12:00:00+00:00"), ("suffix", "ab12c"))
-            if (given := getattr(self, name)) is not None and not callable(given)
-        )
+        problems = list(self._faults())
+        with gathering(problems):
+            if self.folder is not None:
+                text_of(self.folder, "E001", "session.folder")
+            if self.user is not None:
+                of_type(str, self.user, "E001", "session.user", "a text")
+        raise_any(problems)
+
+    def _faults(self) -> Iterator[Problem]:
+        variables: object = {} if self.environment is None else self.environment
+        if isinstance(variables, Mapping):
+            message, allowed = "is not an environment variable", "names without '=', and texts without NUL characters"
+            for name, value in variables.items():
+                if not _is_variable(name, value):
+                    yield Problem("E001", f"environment.{name}", message, allowed=allowed)
+        else:  # its value may hold secrets
+            yield Problem("E001", "session.environment", "must be a mapping of names to texts")
+        for name, example in (("clock", "2026-01-31T12:00:00+00:00"), ("suffix", "ab12c")):
+            if (given := getattr(self, name)) is not None and not callable(given):
+                yield Problem("E001", f"session.{name}", "is not a function", given, f"lambda: {example!r}")
 
     def context(self) -> LaunchContext:
         """Return the context of one launch.
 
         Raises:
-            ProblemsFound: The suffix cannot be in the name of a job (E301).
+            ProblemsFound: The suffix cannot be in the name of a job (E301), or the clock returns no time (E001).
         """
         context = LaunchContext.read()
         return context._replace(
             cwd=self.place("").absolute(),
             suffix=checked_suffix(self.suffix()) if self.suffix else context.suffix,
-            created=self.clock() if self.clock else context.created,
+            created=checked_time(self.clock()) if self.clock else context.created,
             user=self.user or context.user,
         )
 
@@ -86,6 +96,15 @@ def _is_variable(name: object, value: object) -> bool:
         and "=" not in name
         and "\0" not in name + value
     )
+
+
+def given(session: Session | None) -> Session:
+    """Return the session of a call, also of one that is given none.
+
+    Raises:
+        ProblemsFound: It is not a session (E001).
+    """
+    return default() if session is None else of_type(Session, session, "E001", "session", "a launcher.Session")
 
 
 @functools.cache

@@ -7,6 +7,8 @@ from typing import Any
 
 import yaml
 
+from launcher.api import values
+from launcher.api.arguments import text_of
 from launcher.common import yaml_io
 from launcher.common.problems import Notice, Problem, fail, raise_any
 from launcher.governance import cluster_wide, team_manifests
@@ -46,7 +48,7 @@ class Objects:
 
 
 def objects(
-    words: Sequence[str], *, of_cluster: bool = False, context: str | None = None, out: Path | None = None
+    words: Sequence[str], *, of_cluster: bool = False, context: str | None = None, out: Path | str | None = None
 ) -> Objects:
     """Return the objects of teams. Writes nothing.
 
@@ -59,11 +61,12 @@ def objects(
     Raises:
         ProblemsFound: A key is not valid, shared objects of teams differ, or the cluster does not fit.
     """
-    teams = team_manifests.read_all(words)
+    teams = team_manifests.read_all(values.texts(words, "a list of texts"))
     found = _for_cluster(teams, context) if of_cluster else teams
     notices = dict.fromkeys(notice for team in found for notice in team_manifests.notices(team))
     made = Objects({team.team: team_manifests.files(team) for team in found}, tuple(notices))
-    _check_differences(made.files, {(out / path).parent.absolute() for path in made.paths} if out else set())
+    folder = None if out is None else Path(text_of(out, "E805", "out"))
+    _check_differences(made.files, {(folder / path).parent.absolute() for path in made.paths} if folder else set())
     return made
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from launcher.common.problems import Problem, fail, raise_any
+from launcher.common.problems import Problem, ProblemsFound, fail, raise_any
 from launcher.common.texts import object_text
 from launcher.config.collection import GROUPS
 from launcher.config.overrides import top_level, written
@@ -39,24 +39,45 @@ def words(overrides: Overrides) -> list[str]:
     Raises:
         ProblemsFound: Every key and value that no override can state (E001).
     """
+    found, unstated = read(overrides)
+    raise_any(unstated)
+    return found
+
+
+def read(overrides: Overrides) -> tuple[list[str], list[Problem]]:
+    """Return what `words` does, and the Problems of keys within values, which the words lack.
+
+    Raises:
+        ProblemsFound: Every other key and value that no override can state (E001), and those keys.
+    """
     if isinstance(overrides, Mapping):
         return _of_mapping(overrides)
-    if isinstance(overrides, str | bytes) or not isinstance(overrides, Iterable):
-        path = overrides if isinstance(overrides, str) else object_text(overrides)
-        raise fail("E001", path, "must be in a list of overrides, or in a mapping")
-    found: list[str] = _items(overrides)
+    return texts(overrides, "a list of overrides, or in a mapping"), []
+
+
+def texts(given: object, allowed: str) -> list[str]:
+    """Return words `key=value` of a list, which `allowed` names for people.
+
+    Raises:
+        ProblemsFound: It is not a list of texts (E001).
+    """
+    if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+        path = given if isinstance(given, str) else object_text(given)
+        raise fail("E001", path, f"must be in {allowed}")
+    found: list[str] = _items(given)
     raise_any(
         Problem("E001", object_text(each), "must be a text: key=value") for each in found if not isinstance(each, str)
     )
     return found
 
 
-def _of_mapping(overrides: Mapping[str, Any]) -> list[str]:
-    found, problems = [], []
+def _of_mapping(overrides: Mapping[str, Any]) -> tuple[list[str], list[Problem]]:
+    found, problems, unstated = [], list[Problem](), list[object]()
     for key, value in _items(overrides):
         path = key if isinstance(key, str) else object_text(key)
+        inner: list[object] = []
         try:
-            found.append(_word(key, value))
+            found.append(_word(key, value, inner))
         except RecursionError:
             problems.append(Problem("E001", path, "contains itself, or is nested too deep", allowed=_VALUES))
         except _Unwritable as error:
@@ -64,8 +85,12 @@ def _of_mapping(overrides: Mapping[str, Any]) -> list[str]:
         except Exception as error:  # of another program's class
             message = f"cannot be read: {type(error).__name__}: {error}"
             problems.append(Problem("E001", path, message, value=object_text(value), allowed=_VALUES))
-    raise_any(problems)
-    return found
+        message = "has a key that no override can state"
+        problems += [Problem("E001", path, message, object_text(each), _INNER_KEYS) for each in inner]
+        unstated += inner
+    if len(problems) > len(unstated):  # without all of a value, other values may seem wrong
+        raise ProblemsFound(tuple(problems))
+    return found, problems
 
 
 def _items(overrides: Overrides) -> list[Any]:
@@ -81,14 +106,14 @@ class _Unwritable(Exception):
         self.message, self.value, self.allowed = message, object_text(value), allowed
 
 
-def _word(key: object, value: Any) -> str:
+def _word(key: object, value: Any, unstated: list[object]) -> str:
     if not isinstance(key, str) or not _KEY.fullmatch(key):
         raise _Unwritable("is not a key", key, _KEYS)
     if key in GROUPS:  # the choice of a file, not a value
-        return f"{key}={_text(value)}"
+        return f"{key}={_text(value, unstated)}"
     if "/" in key:
-        return f"+{key}={_text(value)}"
-    return f"++{_placed(key)}={_text(value)}"
+        return f"+{key}={_text(value, unstated)}"
+    return f"++{_placed(key)}={_text(value, unstated)}"
 
 
 def _placed(key: str) -> str:
@@ -98,8 +123,8 @@ def _placed(key: str) -> str:
     return f"{_RECIPE}.{key}"
 
 
-def _text(value: Any) -> str:
-    """Return a value in Hydra's grammar.
+def _text(value: Any, unstated: list[object]) -> str:
+    """Return a value in Hydra's grammar, without its keys that no override can state, which are added to a list.
 
     Source: Hydra, Override grammar, Basic examples: null, true, false, numbers, quoted strings, lists, dictionaries.
     """
@@ -116,12 +141,14 @@ def _text(value: Any) -> str:
     if isinstance(value, str):
         return written(str.__str__(value))  # an enumeration's own text is another
     if isinstance(value, Mapping):
-        items = [(_inner_key(key), _text(each)) for key, each in value.items()]
+        named = [(key, _inner_key(key), each) for key, each in value.items()]
+        unstated += [key for key, word, _ in named if word is None]
+        items = [(word, _text(each, unstated)) for _, word, each in named if word is not None]
         if len(dict(items)) < len(items):
             raise _Unwritable("has two keys that an override states alike", list(value), "each key once")
         return "{" + ",".join(map(":".join, items)) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ",".join(map(_text, value)) + "]"
+        return "[" + ",".join(_text(each, unstated) for each in value) + "]"
     raise _Unwritable("is not a value that a configuration has", value, _VALUES)
 
 
@@ -134,7 +161,8 @@ def _digits(value: int) -> str:
         return str(Decimal(value))
 
 
-def _inner_key(key: object) -> str:
+def _inner_key(key: object) -> str | None:
+    """Return a key of a mapping in Hydra's grammar; None if that has no such key."""
     text = str(key) if isinstance(key, int) and not isinstance(key, bool) else key
     if isinstance(text, str):
         text = str.__str__(text)
@@ -144,4 +172,4 @@ def _inner_key(key: object) -> str:
 
         if hydra_overrides.key_of(word := _ESCAPED.sub(r"\\\g<0>", text)) == text:
             return word
-    raise _Unwritable("has a key that no override can state", key, _INNER_KEYS)
+    return None

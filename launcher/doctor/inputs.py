@@ -6,12 +6,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from launcher.common import variables
 from launcher.common.problems import Problem
 from launcher.common.texts import first_of
 from launcher.model import aws_regions, family_registry
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
-from launcher.model.environment import secret_references, unset_secrets
+from launcher.model.environment import notified, secret_references, unset_secrets
 from launcher.model.finding import Answer, Question, ok, unknown, warning
 from launcher.model.interface import OpenRecipe
 from launcher.model.job_spec import OPEN, JobSpec
@@ -39,7 +40,7 @@ def questions(prepared: Prepared) -> Iterator[Question]:
         yield Question(MODEL, partial(_model, job, given, training))
     if job.image and not described(job.backend).runs_here:
         yield Question(IMAGE, partial(_image, job, job.image))
-    if "env" in described(job.backend).secrets.sources and any(secret_references(job.config)):
+    if _read_here(job) or notified(job.config):
         yield Question(SECRETS, partial(_variables, job))
 
 
@@ -191,10 +192,21 @@ def _image_file(job: JobSpec, image: str) -> Iterator[Answer]:
         )
 
 
+def _read_here(job: JobSpec) -> set[str]:
+    """Return the variables of this process's environment from which the job gets its secrets."""
+    if "env" not in described(job.backend).secrets.sources:
+        return set()
+    return {ref["env"] for _, _, ref in secret_references(job.config) if ref.get("env")}
+
+
 def _variables(job: JobSpec) -> Iterator[Answer]:
-    """Yield the secrets that this process's environment lacks, from which the job gets them."""
-    sources = {ref["env"] for _, _, ref in secret_references(job.config) if ref.get("env")}
-    lacking = [*unset_secrets(job.config)]
+    """Yield the secrets, and the addresses of messages, that this process's environment lacks."""
+    secrets, addresses = _read_here(job), notified(job.config)
+    lacking = [*unset_secrets(job.config)] if secrets else []
     yield from lacking
-    if sources and not lacking:
-        yield ok(SECRETS, f"set in this environment: {first_of(sorted(sources), 5)}")
+    unset = [name for name in addresses if not variables.current().get(name)]
+    for name in unset:
+        message = f"notify: {name} is not set in this environment; no message is sent to it"
+        yield warning(SECRETS, message, f"export {name}=… before the launch")
+    if not lacking and not unset:
+        yield ok(SECRETS, f"set in this environment: {first_of(sorted({*secrets, *addresses}), 5)}")

@@ -80,8 +80,8 @@ class ListedJob:
         """When its job was submitted or, if it never was, when its bundle was written; None if unknown."""
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if self.record:
-                return datetime.fromisoformat(self.record.submitted)
-            return datetime.fromisoformat(json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))["created"])
+                return _time(self.record.submitted)
+            return _time(json.loads((self.folder / MANIFEST).read_text(encoding="utf-8"))["created"])
         return None
 
 
@@ -142,14 +142,20 @@ class Filter:
         return not (self.older_than or self.newer_than) or self._is_of_age(each.time, now)
 
     def _is_of_age(self, time: datetime | None, now: datetime) -> bool:
-        if time is None or (self.older_than and time > now - _age(self.older_than)):
+        if time is None or (self.older_than and now - time < _age(self.older_than)):
             return False
-        return not self.newer_than or time >= now - _age(self.newer_than)
+        return not self.newer_than or now - time <= _age(self.newer_than)
 
 
 def current_time() -> datetime:
     """Return the time with which ages are compared."""
     return datetime.now(UTC)
+
+
+def _time(text: str) -> datetime:
+    """Return a time on record; one without a zone, which another program wrote, is in UTC."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _age(text: str) -> timedelta:

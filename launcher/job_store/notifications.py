@@ -18,6 +18,7 @@ from launcher.common.problems import Problem, ProblemsFound
 from launcher.job_store import failures, registry
 from launcher.job_store.registry import JobRecord
 from launcher.model.backend import Backend
+from launcher.model.environment import notified
 from launcher.model.failure import Failure
 from launcher.model.job_spec import JobEvent, JobSpec, JobState, JobStatus
 
@@ -205,8 +206,7 @@ def of_job(job: JobRecord, say: Say | None = None) -> Notifier:
         config = yaml_io.load((job.handle.bundle_dir / "recipe.yaml").read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError):  # an adopted job has no bundle
         config = {}
-    variables = [ref["env"] for ref in config.get("notify") or () if ref.get("env")]
-    return Notifier(job, variables, config.get("notify_on") or (), say)
+    return Notifier(job, notified(config), config.get("notify_on") or (), say)
 
 
 def changes(

@@ -214,7 +214,7 @@ Family = TypeVar("Family", bound=RecipeBase)
 def recipe_of(checked: CheckedRecipe, family: type[Family]) -> Family:
     """Return the base recipe, typed by the family whose recipes are `family`; TypeError for one of another family."""
     if not isinstance(checked.recipe, family):
-        raise TypeError(f"this is {type(checked.recipe).__qualname__}, not {family.__qualname__}")
+        raise TypeError(f"this is a recipe of {type(checked.recipe).__module__}, not of {family.__module__}")
     return checked.recipe
 
 

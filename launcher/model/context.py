@@ -1,5 +1,6 @@
 """Everything a launch takes from outside: read once, then frozen."""
 
+import contextlib
 import functools
 import getpass
 import os
@@ -8,7 +9,7 @@ import re
 import string
 import subprocess
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -82,6 +83,19 @@ def checked_suffix(suffix: str) -> str:
         allowed = f"{_SUFFIX_LENGTH} lower-case letters and digits"
         raise fail("E301", "suffix", "cannot end the name of a job", value=object_text(suffix), allowed=allowed)
     return suffix
+
+
+def checked_time(time: str) -> str:
+    """Return the time of a launch as a program gives it.
+
+    Raises:
+        ProblemsFound: It is not one that can be compared with others (E001).
+    """
+    with contextlib.suppress(ValueError, TypeError):
+        if datetime.fromisoformat(time).utcoffset() == timedelta():
+            return time
+    allowed = "a text in ISO 8601, in UTC: 2026-01-31T12:00:00+00:00"
+    raise fail("E001", "session.clock", "does not return a time", value=object_text(time), allowed=allowed)
 
 
 @functools.cache

@@ -52,6 +52,11 @@ def secret_references(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Map
     yield from ((name, path, ref) for name, (path, ref) in named.items() if isinstance(ref, Mapping))
 
 
+def notified(config: Mapping[str, Any]) -> list[str]:
+    """Return the variables with the addresses of messages, which the process that follows the job sends."""
+    return [ref["env"] for ref in config.get("notify") or () if ref.get("env")]
+
+
 def unset_secrets(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Yield a Problem (E448) for each secret that this process's environment lacks, from which the job gets it."""
     for name, path, reference in secret_references(config):

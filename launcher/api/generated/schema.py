@@ -18,12 +18,13 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
+from launcher.common.problems import Problem, ProblemsFound
 from launcher.config import catalogue
 from launcher.config.catalogue import Given
 from launcher.model import backend_registry
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
-from launcher.model.family_registry import recipe_model
+from launcher.model.family_registry import family_of
 from launcher.model.launch import Launch
 from launcher.model.validation import field_names
 
@@ -68,8 +69,15 @@ def schema_file(model_type: str) -> str:
 
 
 def recipe_schema(model_type: str) -> dict[str, Any]:
-    """Return the schema of a complete recipe of a known family: only its own keys, and no references."""
-    return _of_model(recipe_model(model_type), catalogue.defaults(model_type))
+    """Return the schema of a complete recipe of a family: only its own keys, and no references.
+
+    Raises:
+        ProblemsFound: The family is unknown (E104).
+    """
+    family = family_of({"run": {"model_type": model_type}})
+    if isinstance(family, Problem):
+        raise ProblemsFound((family,))
+    return _of_model(family, catalogue.defaults(model_type))
 
 
 def cluster_schema(backend: str) -> dict[str, Any]:

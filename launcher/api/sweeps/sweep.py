@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from launcher.api.arguments import of_type, text_of
 from launcher.api.job import Job
 from launcher.api.plan import Plan, of_words
 from launcher.api.session import Session
@@ -38,7 +39,9 @@ from launcher.model.job_spec import JobState
 if TYPE_CHECKING:
     from launcher.api.sweeps.engine import Engine
 
-_TRIALS, _DIGITS = 20, 6
+_DIGITS = 6
+_DEFAULTS = {"seed": 0, "startup_trials": 5, "warmup_steps": 0}
+_OF_SPACE = {"trials": 20, "sampler": SAMPLERS[0]}
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.A)
 _NAME_ALLOWED = "1 to 200 letters, digits, '.', '_' and '-', the first a letter or digit"
 
@@ -156,7 +159,7 @@ class Sweep:
         """
         from launcher.api.sweeps import sweep_picture
 
-        path = Path(path or self.folder / PICTURE_FILE)
+        path = self.folder / PICTURE_FILE if path is None else Path(text_of(path, "E709", "path"))
         sweep_picture.draw(self.description, self._every(), path)
         return path
 
@@ -220,9 +223,9 @@ def sweep(
     parallel: int = 1,
     sampler: str | None = None,
     pruner: str | None = None,
-    startup_trials: int = 5,
-    warmup_steps: int = 0,
-    seed: int = 0,
+    startup_trials: int | None = None,
+    warmup_steps: int | None = None,
+    seed: int | None = None,
     name: str | None = None,
 ) -> Sweep:
     """Check and describe a sweep over a plan's recipe; `wait` or `changes` of what it returns runs it.
@@ -240,9 +243,9 @@ def sweep(
             limited by `cluster.array_parallelism`.
         sampler: Of a space, `tpe` or `random`; None for the first.
         pruner: `median` cancels a trial whose objective is worse than the median of the others at the same step.
-        startup_trials: Trials that must have ended before.
-        warmup_steps: The first step at which a trial may be pruned.
-        seed: Of the sampler.
+        startup_trials: Trials that must have ended before, 5 if None.
+        warmup_steps: The first step at which a trial may be pruned, 0 if None.
+        seed: Of the sampler, 0 if None.
         name: Of its folder under the results folder; None for one that the arguments determine.
 
     Raises:
@@ -267,14 +270,16 @@ def sweep(
 
 def described(plan: Plan, dimensions: Sequence[Dimension], *, name: str | None = None, **settings: Any) -> Sweep:
     """Do what `sweep` does, for dimensions that were read already."""
-    if not isinstance(plan, Plan):
-        raise fail("E725", "plan", "must be a plan", value=plan, allowed='launcher.compile("…")')
+    of_type(Plan, plan, "E725", "plan", "a plan, which launcher.compile returns")
     faults = list[Problem]()
     if name is not None and not (isinstance(name, str) and _NAME.fullmatch(name)):
         faults.append(Problem("E725", "name", "is not the name of a folder", value=name, allowed=_NAME_ALLOWED))
-    if settings["is_grid"]:
-        unread = [key for key in ("trials", "sampler") if settings[key] is not None]
-        faults += [Problem("E725", key, "has no effect on a grid", value=settings[key]) for key in unread]
+    for is_unread, keys, kind in (
+        (settings["is_grid"], ("trials", "sampler", "seed"), "on a grid"),
+        (settings["pruner"] is None, ("startup_trials", "warmup_steps"), "without a pruner"),
+    ):
+        unread = [key for key in keys if is_unread and settings[key] is not None]
+        faults += [Problem("E725", key, f"has no effect {kind}", value=settings[key]) for key in unread]
     wanted = _description(plan, tuple(dimensions), settings)
     first = checking.checked(plan, wanted, faults).job
     own = f"sweep-{wanted.digest[:_DIGITS]}"
@@ -301,10 +306,9 @@ def _description(plan: Plan, dimensions: tuple[Dimension, ...], settings: dict[s
     """
     # NumPy's numbers are numbers.
     settings = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in settings.items()}
-    if not settings["is_grid"]:
-        settings["trials"] = _TRIALS if settings["trials"] is None else settings["trials"]
-        settings["sampler"] = settings["sampler"] or SAMPLERS[0]
-    else:
+    defaults = _DEFAULTS if settings["is_grid"] else _DEFAULTS | _OF_SPACE
+    settings |= {key: value for key, value in defaults.items() if settings[key] is None}
+    if settings["is_grid"]:
         settings |= {"trials": len(grid_points(dimensions)), "sampler": GRID}
     return Description(plan.overrides, str(plan.context.cwd), dimensions, **settings)
 
@@ -344,7 +348,7 @@ def attach_sweep(sweep: str | os.PathLike[str]) -> Sweep:
     Raises:
         ProblemsFound: No such sweep exists, or its description is damaged (E721).
     """
-    name, results = os.fspath(sweep), bundles.RESULTS
+    name, results = text_of(sweep, "E721", "sweep"), bundles.RESULTS
     for folder in (Path(name), Path(results, name)):
         if os.path.isfile(folder / SWEEP_FILE):  # Path's own raises for a name that is too long
             found = Sweep(folder.absolute())
@@ -362,14 +366,8 @@ def of_command_line(words: Sequence[str], session: Session) -> Sweep:
     from launcher.config import search_space  # which imports Hydra
 
     found = search_space.read(words)
-    settings: dict[str, Any] = {
-        "objective": None,
-        "direction": DIRECTIONS[0],
-        "trials": None,
-        "parallel": 1,
-        "sampler": None,
-    }
-    settings |= {"pruner": None, "startup_trials": 5, "warmup_steps": 0, "seed": 0, **found.settings}
+    settings: dict[str, Any] = dict.fromkeys(("objective", "pruner", *_DEFAULTS, *_OF_SPACE))
+    settings |= {"direction": DIRECTIONS[0], "parallel": 1, **found.settings}
     is_grid = settings["sampler"] == GRID
     if is_grid:
         settings["sampler"] = None
