@@ -7,7 +7,7 @@ from test_slurm_rendering import ELASTIC, OPEN, PUBLISHED, files, problem
 from launcher import pipeline
 from launcher.backends.slurm import requests
 from launcher.backends.slurm.demand import demand_of
-from launcher.backends.slurm.sbatch_options import hosts, mebibytes
+from launcher.backends.slurm.sbatch_options import header_of, hosts, mebibytes, refuse_unknown
 from launcher.backends.slurm.srun_options import refuse_undoing
 from launcher.common.problems import ProblemsFound
 
@@ -142,6 +142,32 @@ def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
         return
     found = problem(tmp_path, *words)
     assert (found.code, found.path) == (code, key)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fault"),
+    [
+        ({"hold": "yes"}, "hold takes no value: true or false"),
+        ({"contiguous": 1}, "contiguous takes no value: true or false"),
+        ({"licenses": True}, "licenses needs a value"),
+        ({"core-spec": 1, "core_spec": 2}, "core-spec and core_spec are the same option"),
+        ({"--nice": None, "nice": 2}, "--nice and nice are the same option"),
+    ],
+    ids=str,
+)
+def test_an_option_of_sbatch_has_a_value_if_it_needs_one(parameters, fault):
+    with pytest.raises(ValueError, match=fault):
+        refuse_unknown(parameters)
+
+
+def test_an_option_of_sbatch_may_be_left_out_or_have_its_default():
+    given = {"hold": True, "contiguous": False, "licenses": False, "core-spec": None, "nice": True, "no-kill": "off"}
+    assert refuse_unknown(given) == given
+
+
+def test_a_header_has_the_lines_of_slurm_not_those_of_unicode():
+    options = ['--partition="p\x85q\u2028r\x1cs"', "--nodes=1"]
+    assert header_of("#!/bin/sh\n" + "".join(f"#SBATCH {option}\n" for option in options)) == options
 
 
 def test_a_request_for_too_much_names_the_sum(tmp_path):
