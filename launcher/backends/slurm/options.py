@@ -83,9 +83,12 @@ Text = Annotated[str, Field(min_length=1, max_length=_LONGEST), AfterValidator(_
 Mount = Annotated[Text, AfterValidator(_of_one_path)]
 """A path; `/fsx:/fsx` becomes `/fsx`."""
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
-Login = Annotated[str, Field(pattern=rf"^({_NAME}@)?[A-Za-z0-9_][A-Za-z0-9._:-]*$", max_length=255)]
+_LOGIN = rf"^({_NAME}@)?[A-Za-z0-9_][A-Za-z0-9._:-]*$"
+Login = Annotated[str, Field(pattern=_LOGIN, max_length=255), named_form(_LOGIN, "a host, or user@host")]
 """A destination of ssh. Source: ssh(1)."""
-Folder = Annotated[str, Field(pattern=r"^[^~%\\\x00-\x1f\x7f-][^%\\\x00-\x1f\x7f]*$", max_length=_LONGEST)]
+_FOLDER = r"^[^~%\\\x00-\x1f\x7f-][^%\\\x00-\x1f\x7f]*$"
+_FOLDER_FORM = "the path of a folder without %, \\ and control characters, and without ~ or - at its beginning"
+Folder = Annotated[str, Field(pattern=_FOLDER, max_length=_LONGEST), named_form(_FOLDER, _FOLDER_FORM)]
 """A folder on a cluster, without the characters that Slurm replaces in the path of a log."""
 _TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
 Time = Annotated[
@@ -103,7 +106,7 @@ Dependency = Annotated[
     named_form(_ALL, f"singleton, or TYPE:JOB_ID[:JOB_ID…] with TYPE one of {_TYPES.replace('|', ', ')}"),
 ]
 """Source: sbatch(1), --dependency."""
-_MEMORY = Annotated[str, Field(pattern=MEMORY)]
+_MEMORY = Annotated[str, Field(pattern=MEMORY), named_form(MEMORY, "memory with a unit, such as 64GB")]
 Memory = Annotated[NonNegativeInt | _MEMORY, AfterValidator(_bounded)]
 """Memory in MiB, or with a unit such as 64GB. Source: sbatch(1), --mem; tried with Slurm 22.05."""
 PositiveMemory = Annotated[PositiveInt | _MEMORY, AfterValidator(_bounded)]
@@ -157,7 +160,9 @@ _URI = re.compile(r"((docker|library|oras|shub|https?)://|(docker-archive|docker
 _PULLED = re.compile(r"(dockerd?://)?([^@#/]+@(?=[^@/]*#))?")
 """Source: pyxis, Usage: [USER@][REGISTRY#]IMAGE[:TAG]; enroot-import(1)."""
 Runtime = Literal["none", "pyxis", "apptainer", "charliecloud", "docker"]
-Prefix = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+_PREFIX = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_PREFIX_FORM = "at most 64 letters, digits, '.', '_' and '-', beginning with a letter or a digit"
+Prefix = Annotated[str, Field(pattern=_PREFIX), named_form(_PREFIX, _PREFIX_FORM)]
 StepWords = Annotated[Listed[Text], AfterValidator(refuse_undoing)]
 Parameters = Annotated[dict[str, Text | int | bool | None], AfterValidator(refuse_unknown)]
 
