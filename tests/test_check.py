@@ -61,7 +61,7 @@ FAULTS = [
     (("git.token={secretKeyRef: {name: a, key: b c}}",), "E102", "git.token.secretKeyRef.key", "a key of a Secret"),
     (("recipes.run.hf_access_token={secretKeyRef: {name: HF_S, key: a}}",), "E102", None, "lower-case letters"),
     (("env_vars.MY_TOKEN={secretKeyRef: {name: HF_S, key: a}}",), "E102", None, "lower-case letters"),
-    (("notify=[{env: 'S L'}]",), "E102", "notify.0.env", "should match pattern"),
+    (("notify=[{env: 'S L'}]",), "E102", "notify.0.env", "a variable's name"),
     (("notify=[{env: 'https://ab:c@d'}]",), "E601", "notify.0.env", "notify=[{env:NAME}]"),
     (
         ("git.token={secretKeyRef: {name: 'Tr0ub4dor&3', key: b}}",),
@@ -588,6 +588,21 @@ def test_all_faulty_options_of_sbatch_are_named(problems):
 def test_the_fault_of_a_time_limit_names_the_valid_forms(problems, text):
     (problem,) = problems(LLAMA_K8S[0], "cluster=slurm", f"cluster.time={text}")
     assert problem.allowed == "a whole number, or a time as in 90:00, 1:30:00, 2-12 and 2-12:30:00"
+
+
+@pytest.mark.parametrize(
+    ("words", "form"),
+    [
+        (("cluster=slurm", "cluster.mem='64 GB'"), "a whole number, or memory with a unit, such as 64GB"),
+        (("cluster=slurm", "cluster.ssh='a b'"), "a host, or user@host"),
+        (("cluster=sm_jobs", "cluster.sm_jobs_config.region=us_west"), "a region such as us-west-2"),
+        (("cluster=k8s", "notify=[{env: 'a b'}]"), "a variable's name: letters, digits and _, not starting with"),
+    ],
+    ids=["in-a-union", "alone", "of-a-section", "of-a-list"],
+)
+def test_the_fault_of_a_text_names_its_form_in_words(problems, words, form):
+    (message,) = (problem.message for problem in problems(LLAMA_K8S[0], *words) if problem.code == "E102")
+    assert message.startswith(f"should be {form}")
 
 
 @pytest.mark.parametrize(

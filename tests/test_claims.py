@@ -142,6 +142,13 @@ def _exists(dotted: str) -> bool:
 
 
 @pytest.mark.slow
+def test_the_pattern_of_a_key_has_a_form_in_words():
+    types = (node for module in MODULES for node in ast.walk(tree(module)) if isinstance(node, ast.Subscript))
+    shown = [text for text in map(ast.unparse, types) if text.startswith("Annotated[") and "Field(" in text]
+    patterns = [text for text in shown if "pattern=" in text]
+    assert patterns and [text for text in patterns if "named_form(" not in text] == []
+
+
 def test_rules_are_registered_only_where_the_scheme_places_them():
     places = {
         module

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from launcher.model.base_model import Model, NonNegativeInt, PositiveInt
+from launcher.model.base_model import Model, NonNegativeInt, PositiveInt, named_form
 
 S3 = "s3://"
 MEMORY_STEPS, MEMORY_KEPT = 10, 3
@@ -102,11 +102,24 @@ class Estimate(Model):
     """GB (1e9 bytes) per second that persistent storage accepts from all nodes together; no bound when left out."""
 
 
+_NAMESPACE, _ENDPOINT = r"^[A-Za-z0-9_-]+$", r"^https?://[^/]+$"
+_KEY = r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+$"
+_ROLE = r"^arn:aws[a-z-]*:iam::\d{12}:role/[A-Za-z0-9_+=,.@/-]+$"
+Namespace = Annotated[
+    str, Field(pattern=_NAMESPACE, max_length=63), named_form(_NAMESPACE, "a text of letters, digits, _ and -")
+]
+Endpoint = Annotated[
+    str, Field(pattern=_ENDPOINT), named_form(_ENDPOINT, "a URL without a path, such as http://127.0.0.1:9000")
+]
+KeyArn = Annotated[str, Field(pattern=_KEY), named_form(_KEY, "the ARN of a KMS key")]
+RoleArn = Annotated[str, Field(pattern=_ROLE), named_form(_ROLE, "the ARN of an IAM role")]
+
+
 class Checkpointing(Model):
     """Locations of checkpoints, their frequency and number. Without a tier the training program saves in its own
     way."""
 
-    namespace: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=63)] | None = None
+    namespace: Namespace | None = None
     """Name under which checkpoints are stored: letters, digits, _ and -. The job's name when left out, so that a
     new launch starts without any."""
     memory: MemoryTier | None = None
@@ -114,12 +127,12 @@ class Checkpointing(Model):
     must have managed tiered checkpointing enabled."""
     persistent: PersistentTier | None = None
     """Checkpoints in S3 or a folder, which outlive the nodes; none when left out."""
-    s3_endpoint: Annotated[str, Field(pattern=r"^https?://[^/]+$")] | None = None
+    s3_endpoint: Endpoint | None = None
     """Address of another store with S3's interface, e.g. http://127.0.0.1:9000; AWS's own when left out."""
     s3_checksums: bool | None = None
     """Whether uploads have checksums that the store compares on arrival; yes when left out. A store that refuses them
     needs false."""
-    kms_key: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+$")] | None = None
+    kms_key: KeyArn | None = None
     """ARN of the KMS key that objects in S3 are encrypted with; the bundle's policies then allow its use. The
     bucket's own encryption when left out."""
     patience_s: PositiveInt | None = None
@@ -133,7 +146,7 @@ class Checkpointing(Model):
     memory_percent: Annotated[int, Field(ge=1, le=100)] | None = None
     """Part of each node's main memory, 1 to 100 %, that the cluster reserves for the memory tier
     (InstanceMemoryAllocationPercentage). Default: the cluster's own."""
-    role_arn: Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/[A-Za-z0-9_+=,.@/-]+$")] | None = None
+    role_arn: RoleArn | None = None
     """IAM role of the pods, if the bucket belongs to another account: the bundle then has the policy that this
     account must set on its bucket."""
     max_lost_work_minutes: Rate | None = None

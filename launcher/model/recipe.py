@@ -56,12 +56,16 @@ class SecretKeyRef(Model):
     """Entry of that Secret that holds the value."""
 
 
+_VARIABLE = f"^{VARIABLE_NAME}$"
+_VARIABLE_FORM = "a variable's name: letters, digits and _, not starting with a digit"
+
+
 class SecretRef(Model):
     """Reference to a secret, resolved at run time. Set exactly one of the two, never the value itself."""
 
     secretKeyRef: SecretKeyRef | None = None
     """A Kubernetes Secret that the pod reads; for cluster=k8s."""
-    env: Annotated[str, Field(pattern=f"^{VARIABLE_NAME}$")] | None = None
+    env: Annotated[str, Field(pattern=_VARIABLE), named_form(_VARIABLE, _VARIABLE_FORM)] | None = None
     """A variable of the launching shell; for cluster=local."""
 
     @model_validator(mode="after")
@@ -88,10 +92,13 @@ class Run(Model):
     itself."""
 
 
+_TIME = r"^([0-9]{1,3}-)?[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]$"
+
+
 class TimedRun(Run):
     """Name of the job, its family, and its time, for programs of NeMo."""
 
-    time_limit: Annotated[str, Field(pattern=r"^([0-9]{1,3}-)?[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]$")]
+    time_limit: Annotated[str, Field(pattern=_TIME), named_form(_TIME, "a time as in 12:30:00 and 2-12:30:00")]
     """Longest time of the job, days-hours:minutes:seconds, as the program reads it."""
 
 
@@ -240,10 +247,13 @@ class CustomTraining(Model):
     """Name and size of the job."""
 
 
+_TYPE = r"^[a-z0-9-]+(\.[a-z0-9-]+){1,2}$"
+
+
 class InstanceSpec(Model):
     """Resources of an instance type that the launcher's table lacks, or corrections of one that it has."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9-]+(\.[a-z0-9-]+){1,2}$")]
+    name: Annotated[str, Field(pattern=_TYPE), named_form(_TYPE, "the name of an instance type, such as p5.48xlarge")]
     """The type, with or without ml."""
     accelerators: Annotated[int, Field(ge=0, le=1024)] | None = None
     """GPUs or Trainium chips of an instance; 0 on a CPU instance. Required, as vcpus and memory_gib are, unless the

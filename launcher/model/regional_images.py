@@ -5,11 +5,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from launcher.model.base_model import Model
+from launcher.model.base_model import Model, named_form
 from launcher.model.checkpointing import Content
 from launcher.model.recipe import RecipeBase
 
-Account = Annotated[str, Field(pattern="^[0-9]{12}$")]
+_ACCOUNT = "^[0-9]{12}$"
+Account = Annotated[str, Field(pattern=_ACCOUNT), named_form(_ACCOUNT, "an account of 12 digits, in quotes")]
 
 
 class RegionalImage(Model):

@@ -157,7 +157,7 @@ def test_ten_jobs_at_once_need_one_poll_per_interval(cluster, tmp_path):
     [
         (("cluster.partition=nope",), "E445", "cluster.partition", "nvalid partition"),
         (("cluster.nodelist=elsewhere",), "E445", "cluster.nodelist", "Invalid node name"),
-        (("cluster.gres=gpu:8",), "E445", "cluster.gres", "(gres)"),
+        (("cluster.gres=nic:8",), "E445", "cluster.gres", "(gres)"),
         (("cluster.constraint=fast",), "E445", "cluster.constraint", "Invalid feature"),
         (("cluster.reservation=mine",), "E445", "cluster.reservation", "reservation is invalid"),
         (("training_cfg.run.nodes=9",), "E446", "recipes.training_cfg.run.nodes", "is more than partition main"),

@@ -322,7 +322,7 @@ def test_an_elastic_job_is_refused_what_it_cannot_have(tmp_path, words, code, pa
     assert (found.code, found.path) == (code, path)
 
 
-@pytest.mark.parametrize("value", ["1x", "0", "'1:2:3:4'", "-5"])
+@pytest.mark.parametrize("value", ["1x", "'1:2:3:4'", "-5"])
 def test_a_time_limit_that_slurm_does_not_read_is_one_problem(tmp_path, value):
     found = problem(tmp_path, *ELASTIC, f"cluster.time={value}")
     assert (found.code, found.path) == ("E102", "cluster.time")

@@ -4,10 +4,10 @@ import pytest
 from conftest import frozen_context, rendered
 from test_slurm_rendering import ELASTIC, OPEN, PUBLISHED, files, problem
 
-from launcher import pipeline
+from launcher import check, pipeline
 from launcher.backends.slurm import requests
 from launcher.backends.slurm.demand import demand_of
-from launcher.backends.slurm.sbatch_options import hosts, mebibytes
+from launcher.backends.slurm.sbatch_options import header_of, hosts, mebibytes, refuse_unknown
 from launcher.backends.slurm.srun_options import refuse_undoing
 from launcher.common.problems import ProblemsFound
 
@@ -17,6 +17,7 @@ SCRIPT = (
 )
 CPU, GPU = (*SCRIPT, "instance_type=m5.2xlarge"), (*SCRIPT, "instance_type=ml.p5.48xlarge")
 ONE = (*GPU, "training_cfg.run.nodes=1")
+P5 = ("recipes.instance_types=[ml.p5.48xlarge]", "instance_type=ml.p5.48xlarge")
 SHARED = "cluster.exclusive=false"
 MPI = ("++recipes.distribution.mpi.enabled=true", "cluster.mpi=pmi2")
 DOCKER = (
@@ -103,6 +104,10 @@ def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
         ((*GPU, "cluster.additional_parameters={gpus: 17}"), "E475", "cluster.additional_parameters.gpus"),
         ((*GPU, "cluster.additional_parameters={gpus: 'h100:3'}"), "E475", "cluster.additional_parameters.gpus"),
         ((*GPU, "cluster.additional_parameters={gpus: 'a:1,b:2'}"), "E475", "cluster.additional_parameters.gpus"),
+        ((*CPU, "cluster.gpus_per_node=4"), "E475", "cluster.gpus_per_node"),
+        ((*CPU, "cluster.gres=gpu:1"), "E475", "cluster.gres"),
+        ((*CPU, "cluster.additional_parameters={gpus: 2}"), "E475", "cluster.additional_parameters.gpus"),
+        ((*CPU, "container=a:1", "cluster.container_runtime=none"), "E442", "cluster.container_runtime"),
         ((*GPU, "cluster.cpus_per_task=97"), "E462", "cluster.cpus_per_task"),
         ((*GPU, "cluster.mem=3000G"), "E462", "cluster.mem"),
         ((*GPU, "cluster.cpus_per_task=96", "cluster.mem_per_cpu=11G"), "E462", "cluster.mem_per_cpu"),
@@ -117,10 +122,12 @@ def test_memory_that_slurm_does_not_read_is_one_problem(tmp_path, key, value):
         ),
         ((*ELASTIC, "cluster.release.enabled=false"), "E479", "cluster.release.enabled"),
         ((*ELASTIC, "cluster.cpus_per_task=1"), "E470", "cluster.cpus_per_task"),
-        ((*ELASTIC, "cluster.gpus_per_task=1"), "E470", "cluster.gpus_per_task"),
+        ((*ELASTIC, *P5, "cluster.gpus_per_task=1"), "E470", "cluster.gpus_per_task"),
         ((*ELASTIC, "cluster.limit_notice=60"), "E470", "cluster.limit_notice"),
         ((*ELASTIC, "cluster.limit_requeues=1"), "E470", "cluster.limit_requeues"),
         ((*CPU, "cluster.nodelist='n[1-2]'", "cluster.exclude='n[2-8]'"), "E463", "cluster.exclude"),
+        ((*CPU, "cluster.nodelist='n[1-3]'"), "E463", "cluster.nodelist"),
+        ((*ELASTIC, f"cluster.nodelist={','.join(f'n{i}' for i in range(99))!r}"), "E463", "cluster.nodelist"),
         (
             (*CPU, "cluster.time=1:00:00", "cluster.additional_parameters={time-min: 61}"),
             *("E464", "cluster.additional_parameters.time-min"),
@@ -142,6 +149,74 @@ def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
         return
     found = problem(tmp_path, *words)
     assert (found.code, found.path) == (code, key)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("signal", ["FOO@1", "USR1@65536", "USR1@99999", "RTMIN@1", "0@1", "65", "CHLD"]),
+        ("time", ["99999999999999999999", "49711-0", "24855-0:01", 35_791_201, -1]),
+        ("nodelist", ["n[1-", "n[3-1]", "n]", ",", "n1,,n2", "n1 n2", "n[a-b]", "n[1-2]x", "[1]", ""]),
+        ("exclude", ["n[1-", "n[9,3-1]"]),
+        ("gres", ["gpu:-1", "gpu::", ",", "gpu:", "gpu:h100:x", ":1", "gpu:1,", "gpu:1.5", "a b", f"gpu:{'9' * 20}"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_value_that_sbatch_refuses_or_misreads_is_one_problem(key, values):
+    for value in values:
+        assert [(each.code, each.path) for each in faults(key, value)] == [("E102", f"cluster.{key}")], value
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("signal", ["R:USR1@65535", "SIGTERM", "64@0", "XCPU@1"]),
+        ("time", [0, "0", "0:00", "24855-0", 35_791_200]),
+        ("nodelist", ["n[01-02]", "rack[0-1]_b[1,3]", "n[1-1][2]", "n1,m2.a-b", "./nodes.txt", "/nodes/[b-a]"]),
+        ("gres", ["nic", "nic:2", "shard:1g.5gb:2", "nic:1,disk:ssd", "disk:3090:4", "disk:2K", "none"]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else None,
+)
+def test_a_value_that_sbatch_takes_is_taken(key, values):
+    for value in values:
+        assert faults(key, value) == (), value
+
+
+def faults(key, value):
+    job = {"cluster": "slurm", "training_cfg.entry_script": "a.py", "training_cfg.run.nodes": 2}
+    given = {**job, "instance_type": "m5.2xlarge", f"cluster.{key}": value}
+    (found,) = check("training/custom/script", overrides=given)
+    return found.problems
+
+
+@pytest.mark.parametrize(
+    ("parameters", "fault"),
+    [
+        ({"hold": "yes"}, "hold takes no value: true or false"),
+        ({"contiguous": 1}, "contiguous takes no value: true or false"),
+        ({"licenses": True}, "licenses needs a value"),
+        ({"core-spec": 1, "core_spec": 2}, "core-spec and core_spec are the same option"),
+        ({"--nice": None, "nice": 2}, "--nice and nice are the same option"),
+    ],
+    ids=str,
+)
+def test_an_option_of_sbatch_has_a_value_if_it_needs_one(parameters, fault):
+    with pytest.raises(ValueError, match=fault):
+        refuse_unknown(parameters)
+
+
+def test_an_option_of_sbatch_may_be_left_out_or_have_its_default():
+    given = {"hold": True, "contiguous": False, "licenses": False, "core-spec": None, "nice": True, "no-kill": "off"}
+    assert refuse_unknown(given) == given
+
+
+def test_a_header_has_the_lines_of_slurm_not_those_of_unicode():
+    options = ['--partition="p\x85q\u2028r\x1cs"', "--nodes=1"]
+    assert header_of("#!/bin/sh\n" + "".join(f"#SBATCH {option}\n" for option in options)) == options
+
+
+def test_an_elastic_job_without_a_time_limit_can_stop_in_time(tmp_path):
+    assert "--time=0" in files(tmp_path, *ELASTIC, "cluster.time=0")["slurm/job.sh"]
 
 
 def test_a_request_for_too_much_names_the_sum(tmp_path):

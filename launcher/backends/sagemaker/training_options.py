@@ -379,7 +379,7 @@ class SmJobs(Model):
     """Recipe keys for the published launcher. Here every recipe key is overridden as recipes.<key>."""
     environment: members.Environment | None = default(None)
     """Variables of the container, at most 100; env_vars override them. At most 512 characters each."""
-    region: Annotated[str, Field(pattern=r"^[a-z]{2,4}(-[a-z]+)+-[0-9]+$")] | None = default(None)
+    region: members.Region | None = default(None)
     """Region the job runs in; that of your AWS configuration when null."""
     role: members.RoleArn | None = default(None)
     """ARN of the IAM role that the job acts as. Required."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.backends.slurm.sbatch_options import MEMORY, mebibytes, refuse_unknown
+from launcher.backends.slurm.sbatch_options import MEMORY, mebibytes, minutes, refuse_unknown
 from launcher.backends.slurm.srun_options import refuse_undoing
 from launcher.common.syntax import IMAGE_FORM, is_image, place
 from launcher.model.base_model import (
@@ -25,7 +25,11 @@ from launcher.operator.job_request import DEFAULT_GRACEFUL_TIMEOUT_S
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMAND_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _MOST_MIB = 2**30
+_MOST_DAYS = 24_855
+"""Slurm 22.05 counts the seconds of a limit in 32 bits: 49711 days were seen to become 18 hours."""
 _MOST_SETUP = 200
+_LONGEST = 1024
+_MOST_16_BITS = 65_535
 _LIMIT_MARGIN_S = 90
 """Seconds before the time limit, beyond the workers' own time to save. Slurm 22.05 was seen to signal 30 s late."""
 
@@ -55,20 +59,43 @@ def _bounded(memory: int | str) -> int | str:
     return memory
 
 
-Text = Annotated[str, Field(min_length=1, max_length=1024), AfterValidator(_one_line)]
+def _counted(limit: int | str) -> int | str:
+    if (minutes(limit) or 0) > _MOST_DAYS * 1440:
+        raise ValueError(f"must be at most {_MOST_DAYS} days; 0 is no limit")
+    return limit
+
+
+def _ascending(nodes: str) -> str:
+    spans = re.findall(r"(?<=[\[,])([0-9]+)-([0-9]+)(?=[\],])", nodes)
+    if "/" not in nodes and any(int(first) > int(last) for first, last in spans):
+        raise ValueError("has a range whose end precedes its beginning")
+    return nodes
+
+
+def _in_16_bits(signal: str) -> str:
+    if int(signal.partition("@")[2] or 0) > _MOST_16_BITS:
+        raise ValueError(f"must be at most {_MOST_16_BITS} seconds before the time limit")
+    return signal
+
+
+Text = Annotated[str, Field(min_length=1, max_length=_LONGEST), AfterValidator(_one_line)]
 """A value of an option of sbatch; its header quotes it."""
 Mount = Annotated[Text, AfterValidator(_of_one_path)]
 """A path; `/fsx:/fsx` becomes `/fsx`."""
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
-Login = Annotated[str, Field(pattern=rf"^({_NAME}@)?[A-Za-z0-9_][A-Za-z0-9._:-]*$", max_length=255)]
+_LOGIN = rf"^({_NAME}@)?[A-Za-z0-9_][A-Za-z0-9._:-]*$"
+Login = Annotated[str, Field(pattern=_LOGIN, max_length=255), named_form(_LOGIN, "a host, or user@host")]
 """A destination of ssh. Source: ssh(1)."""
-Folder = Annotated[str, Field(pattern=r"^[^~%\\\x00-\x1f\x7f-][^%\\\x00-\x1f\x7f]*$", max_length=1024)]
+_FOLDER = r"^[^~%\\\x00-\x1f\x7f-][^%\\\x00-\x1f\x7f]*$"
+_FOLDER_FORM = "the path of a folder without %, \\ and control characters, and without ~ or - at its beginning"
+Folder = Annotated[str, Field(pattern=_FOLDER, max_length=_LONGEST), named_form(_FOLDER, _FOLDER_FORM)]
 """A folder on a cluster, without the characters that Slurm replaces in the path of a log."""
 _TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
-Time = (
-    PositiveInt
-    | Annotated[str, Field(pattern=_TIME), named_form(_TIME, "a time as in 90:00, 1:30:00, 2-12 and 2-12:30:00")]
-)
+Time = Annotated[
+    NonNegativeInt
+    | Annotated[str, Field(pattern=_TIME), named_form(_TIME, "a time as in 90:00, 1:30:00, 2-12 and 2-12:30:00")],
+    AfterValidator(_counted),
+]
 """Source: sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, ..."""
 _TYPES = "after|afterok|afterany|afternotok|aftercorr|afterburstbuffer"
 _ONE = rf"(singleton|({_TYPES}):[0-9]+(_[0-9]+)?(\+[0-9]+)?(:[0-9]+(_[0-9]+)?(\+[0-9]+)?)*)"
@@ -79,21 +106,38 @@ Dependency = Annotated[
     named_form(_ALL, f"singleton, or TYPE:JOB_ID[:JOB_ID…] with TYPE one of {_TYPES.replace('|', ', ')}"),
 ]
 """Source: sbatch(1), --dependency."""
-_MEMORY = Annotated[str, Field(pattern=MEMORY)]
+_MEMORY = Annotated[str, Field(pattern=MEMORY), named_form(MEMORY, "memory with a unit, such as 64GB")]
 Memory = Annotated[NonNegativeInt | _MEMORY, AfterValidator(_bounded)]
 """Memory in MiB, or with a unit such as 64GB. Source: sbatch(1), --mem; tried with Slurm 22.05."""
 PositiveMemory = Annotated[PositiveInt | _MEMORY, AfterValidator(_bounded)]
-Count16 = Annotated[int, Field(ge=1, le=65_535)]
+Count16 = Annotated[int, Field(ge=1, le=_MOST_16_BITS)]
 """Numbers that Slurm holds in 16 bits. Source: sbatch(1), --signal: sig_time; slurm.h: cpus_per_task."""
 Command = Annotated[str, Field(max_length=4096), AfterValidator(_command)]
 """A line of a shell script."""
-_SIGNAL = r"^(R:)?(SIG)?([A-Z][A-Z0-9]*|[0-9]{1,2})(@[0-9]{1,5})?$"
-Signal = Annotated[
+_SIGNALS = "HUP|INT|QUIT|ABRT|KILL|ALRM|TERM|USR1|USR2|URG|CONT|STOP|TSTP|TTIN|TTOU|XCPU"
+_SIGNAL = rf"^(R:)?((SIG)?({_SIGNALS})|[1-9]|[1-5][0-9]|6[0-4])(@[0-9]{{1,5}})?$"
+_SIGNAL_FORM = (
+    f"a signal such as USR1@60: a number from 1 to 64, or one of {_SIGNALS.replace('|', ', ')}; with limit_notice,"
+    " processes get SIGTERM"
+)
+Signal = Annotated[str, Field(pattern=_SIGNAL), named_form(_SIGNAL, _SIGNAL_FORM), AfterValidator(_in_16_bits)]
+"""Source: sbatch(1), --signal, without B: the batch script itself handles no signal; names tried with Slurm 22.05."""
+_LETTERS, _SPANS = r"[A-Za-z0-9._-]+", r"\[[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\]"
+_NODE, _FILE = rf"{_LETTERS}({_SPANS}(({_LETTERS})?{_SPANS})*)?", r"[^\x00-\x1f\x7f]*/[^\x00-\x1f\x7f]*"
+_NODES = rf"^({_NODE}(,{_NODE})*|{_FILE})$"
+_NODES_FORM = "names of nodes, separated by commas, such as node[1-4,7],login1, or the path of a file of them"
+Nodes = Annotated[
     str,
-    Field(pattern=_SIGNAL),
-    named_form(_SIGNAL, "a signal such as USR1@60; with limit_notice, processes get SIGTERM"),
+    Field(pattern=_NODES, max_length=_LONGEST),
+    named_form(_NODES, _NODES_FORM),
+    AfterValidator(_ascending),
 ]
-"""Source: sbatch(1), --signal, without B: the batch script itself handles no signal."""
+"""Source: sbatch(1), --nodelist; slurm.conf(5), NodeName: letters after the last range of a name are not allowed."""
+_RESOURCE = rf"[A-Za-z_]{_LETTERS[:-1]}*(:[0-9]*[A-Za-z_]{_LETTERS[:-1]}*|(:{_NAME})?:[0-9]{{1,9}}[kKmMgGtTpP]?)?"
+_GRES = rf"^{_RESOURCE}(,{_RESOURCE})*$"
+_GRES_FORM = "NAME[:TYPE][:COUNT], separated by commas, such as gpu:h100:8,nic"
+Gres = Annotated[str, Field(pattern=_GRES, max_length=_LONGEST), named_form(_GRES, _GRES_FORM)]
+"""Source: sbatch(1), --gres."""
 Mail = Literal[
     "NONE",
     "BEGIN",
@@ -116,7 +160,9 @@ _URI = re.compile(r"((docker|library|oras|shub|https?)://|(docker-archive|docker
 _PULLED = re.compile(r"(dockerd?://)?([^@#/]+@(?=[^@/]*#))?")
 """Source: pyxis, Usage: [USER@][REGISTRY#]IMAGE[:TAG]; enroot-import(1)."""
 Runtime = Literal["none", "pyxis", "apptainer", "charliecloud", "docker"]
-Prefix = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
+_PREFIX = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+_PREFIX_FORM = "at most 64 letters, digits, '.', '_' and '-', beginning with a letter or a digit"
+Prefix = Annotated[str, Field(pattern=_PREFIX), named_form(_PREFIX, _PREFIX_FORM)]
 StepWords = Annotated[Listed[Text], AfterValidator(refuse_undoing)]
 Parameters = Annotated[dict[str, Text | int | bool | None], AfterValidator(refuse_unknown)]
 
@@ -162,7 +208,7 @@ class Settings(ClusterOptions):
     qos: Text | None = default(None, is_required=False)
     """Quality of service; your default when null."""
     time: Time | None = default(None, is_required=False)
-    """Time limit, in minutes or as days-hours:minutes:seconds; the partition's default when null."""
+    """Time limit, in minutes or as days-hours:minutes:seconds; 0 for none, the partition's default when null."""
     exclusive: bool = default(True)
     """true allocates nodes exclusively; false lets other jobs share them: the job gets CPUs, memory and GPUs for its
     processes only."""
@@ -180,13 +226,13 @@ class Settings(ClusterOptions):
     for each process of shared nodes."""
     gpus_per_task: Count16 | None = default(None, is_required=False)
     """GPUs to request for each process, instead of gpus_per_node. Processes of a node see each other's."""
-    gres: Text | None = default(None, is_required=False)
+    gres: Gres | None = default(None, is_required=False)
     """Generic resources per node, such as gpu:h100:8, instead of gpus_per_node."""
     constraint: Text | None = default(None, is_required=False)
     """Features that nodes must have, such as an instance type."""
-    nodelist: Text | None = default(None, is_required=False)
+    nodelist: Nodes | None = default(None, is_required=False)
     """Nodes that the job must include, such as node[1-4]."""
-    exclude: Text | None = default(None, is_required=False)
+    exclude: Nodes | None = default(None, is_required=False)
     """Nodes that the job must not use."""
     reservation: Text | None = default(None, is_required=False)
     """Reservation whose nodes the job uses."""

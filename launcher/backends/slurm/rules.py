@@ -54,6 +54,10 @@ def container_can_be_run(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
     if runtime != "none" and not image:
         remedy = "container=<image>, or cluster.container_runtime=none"
         yield problem("cluster.container_runtime", "has no image to run", value=runtime, remedy=remedy)
+    elif runtime == "none" and image:
+        remedy = "cluster.container_runtime=null" + ("" if checked.trainer == PUBLISHED else ", or container=null")
+        message = "runs no container, but container is given"
+        yield problem("cluster.container_runtime", message, value=runtime, remedy=remedy)
     elif runtime == "none" and checked.trainer == PUBLISHED:
         remedy = f"container=<image>, or cluster.trainer={OPEN}"
         yield problem("container", "the published trainer exists in an image only", value=image, remedy=remedy)
@@ -192,7 +196,7 @@ _OPERATED = {
 def elastic_jobs_can_stop_in_time(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A job that must stop before it could start would return to the queue for ever."""
     policy, limit = checked.recipe.elastic_policy, minutes(slurm_options(checked).time)
-    if not checked.is_elastic or policy is None or limit is None:
+    if not checked.is_elastic or policy is None or not limit:
         return
     needed_s = notice_s(policy.graceful_shutdown_timeout)
     if limit * 60 <= needed_s:
@@ -240,12 +244,12 @@ def every_process_has_its_gpu(checked: CheckedRecipe, problem: MakeProblem) -> I
         return
     for key, value, gpus in _gpu_requests(checked):
         shown = {"value": value, "remedy": f"cluster.{key}=null requests what they need"}
-        if gpus < processes and instance.processes == instance.accelerators:
-            message = f"makes {gpus:g} per node, less than its {processes} processes, of which each uses one"
-            yield problem(f"cluster.{key}", message, **shown)
-        elif gpus > instance.accelerators > 0:
+        if gpus > instance.accelerators:
             message = f"makes {gpus:g} per node, more than one of {instance.name} has: the job would never start"
             yield problem(f"cluster.{key}", message, allowed=f"at most {instance.accelerators} per node", **shown)
+        elif gpus < processes and instance.processes == instance.accelerators:
+            message = f"makes {gpus:g} per node, less than its {processes} processes, of which each uses one"
+            yield problem(f"cluster.{key}", message, **shown)
 
 
 @rule(
@@ -282,15 +286,18 @@ def _gpu_requests(checked: CheckedRecipe) -> Iterator[tuple[str, object, float]]
     """Yield each key that requests GPUs, with its value and how many it requests per node."""
     options = slurm_options(checked)
     name, total = _added(options).get("gpus", ("", None))
-    nodes = max((size.nodes for size in checked.scales), default=checked.recipe.trainer.num_nodes)
     for key, value, gpus in (
         ("gpus_per_node", options.gpus_per_node, options.gpus_per_node or 0),
         ("gpus_per_task", options.gpus_per_task, (options.gpus_per_task or 0) * checked.devices),
         ("gres", options.gres, gres_amounts(options.gres or "").get("gres/gpu", 0)),
-        (f"{_ADDED}.{name}", total, sum(map(int, _COUNT.findall(str(total)))) / nodes),
+        (f"{_ADDED}.{name}", total, sum(map(int, _COUNT.findall(str(total)))) / _most_nodes(checked)),
     ):
         if gpus:
             yield key, value, gpus
+
+
+def _most_nodes(checked: CheckedRecipe) -> int:
+    return max((size.nodes for size in checked.scales), default=checked.recipe.trainer.num_nodes)
 
 
 def _added(options: Settings) -> dict[str, tuple[str, object]]:
@@ -298,11 +305,15 @@ def _added(options: Settings) -> dict[str, tuple[str, object]]:
     return {plain(name): (name, value) for name, value in (options.additional_parameters or {}).items()}
 
 
-@rule("E463", "cluster.nodelist", "cluster.exclude", source="sbatch(1), --nodelist and --exclude")
-def required_nodes_are_not_excluded(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A job that requires a node that it excludes is refused by Slurm."""
-    options = slurm_options(checked)
-    if both := sorted(hosts(options.nodelist or "") & hosts(options.exclude or "")):
+@rule("E463", "cluster.nodelist", "cluster.exclude", "recipes.trainer", source="sbatch(1), --nodelist and --exclude")
+def required_nodes_can_be_had(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Slurm refuses a job that requires a node that it excludes, or more nodes than it has."""
+    options, most = slurm_options(checked), _most_nodes(checked)
+    required = hosts(options.nodelist or "")
+    if len(required) > most:
+        message = f"requires {len(required)} nodes, more than the job has"
+        yield problem("cluster.nodelist", message, value=options.nodelist, allowed=f"at most {most}")
+    if both := sorted(required & hosts(options.exclude or "")):
         message = f"excludes nodes that cluster.nodelist requires: {', '.join(both[:_MOST_LISTED])}"
         remedy = "cluster.exclude=null, or other nodes"
         yield problem("cluster.exclude", message, value=options.exclude, remedy=remedy)

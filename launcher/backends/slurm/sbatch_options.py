@@ -39,6 +39,13 @@ ADDITIONAL = (
 )
 """Options for `cluster.additional_parameters`, without those that submit several jobs, choose another cluster, folder
 or user, or place the log: the launcher does that itself, or would lose the job."""
+_FLAGS = (
+    *("contiguous", "hold", "ignore-pbs", "overcommit", "oversubscribe", "reboot", "spread-job", "stepmgr"),
+    *("use-min-nodes", "verbose"),
+)
+"""Those that take no value."""
+_OPTIONAL = ("nice", "no-kill", "oom-kill-step", "propagate", "resv-ports")
+"""Those that may have one. All others need it."""
 MEMORY_KEYS = ("mem", "mem_per_cpu", "mem_per_gpu")
 
 
@@ -54,9 +61,11 @@ def plain(name: str) -> str:
 
 def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
     """Return further options of sbatch; a ValueError names those that are not for `additional_parameters`."""
-    faults, is_unknown = [], False
-    for name in given:
+    faults, is_unknown, names = [], False, dict[str, str]()
+    for name, value in given.items():
         option = plain(name)
+        if (first := names.setdefault(option, name)) != name:
+            faults.append(f"{first} and {name} are the same option")
         if option in _KEYS:
             faults.append(f"{name} has a key of its own: cluster.{option.replace('-', '_')}")
         elif option in _OWN:
@@ -64,6 +73,10 @@ def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
         elif option not in ADDITIONAL:
             is_unknown, meant = True, did_you_mean(option, ADDITIONAL)
             faults.append(f"{name} is not an option for this key" + (f": {meant}" if meant else ""))
+        elif option in _FLAGS and not isinstance(value, bool | None):
+            faults.append(f"{name} takes no value: true or false")
+        elif value is True and option not in (*_FLAGS, *_OPTIONAL):
+            faults.append(f"{name} needs a value")
     if faults:
         raise ValueError("; ".join(faults) + (f". Valid ones: {', '.join(ADDITIONAL)}" if is_unknown else ""))
     return given
@@ -112,7 +125,7 @@ def header(given: Mapping[str, Value]) -> list[str]:
 
 def header_of(script: str) -> list[str]:
     """Return the options of a batch script's header, as `header` does."""
-    return [line.removeprefix(OPTION) for line in script.splitlines() if line.startswith(OPTION)]
+    return [line.removeprefix(OPTION) for line in script.split("\n") if line.startswith(OPTION)]
 
 
 def by_name(options: Iterable[str]) -> dict[str, str]:

@@ -31,6 +31,10 @@ _LAMBDA = r"^(arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[\w-]+(:[\w$-]+)?
 FunctionArn = Annotated[str, Field(pattern=_LAMBDA), named_form(_LAMBDA, "the ARN of a Lambda function, or empty")]
 
 
+_DIGITS = r"^\d{1,4}$"
+Number = Annotated[str, Field(pattern=_DIGITS), named_form(_DIGITS, "a number of at most 4 digits")]
+
+
 class RayNode(Model):
     """Processors and memory of a pod of the Ray cluster, as Kubernetes quantities; GPUs as a number."""
 
@@ -42,7 +46,7 @@ class RayNode(Model):
     """Main memory that the pod requests."""
     memoryLimit: Quantity = None
     """Main memory that it may use at most; null: no limit."""
-    gpu: NonNegativeInt | Annotated[str, Field(pattern=r"^\d{1,4}$")] | None = None
+    gpu: NonNegativeInt | Number | None = None
     """GPUs of the pod: none for the head, trainer.devices for a worker."""
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from launcher.model.base_model import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt
+from launcher.model.base_model import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt, named_form
 from launcher.model.parallelism.smp import DEFAULT_STRATEGY, TORCH
 
 
@@ -98,6 +98,9 @@ class SmpParameters(Model):
     PyTorch only."""
 
 
+_VERSION = r"^1\.\d+(\.\d+)*$"
+
+
 class ModelParallel(Model):
     """The model parallel library."""
 
@@ -107,7 +110,7 @@ class ModelParallel(Model):
     """How the model is split over devices."""
     framework: Literal["pytorch", "tensorflow"] | None = None
     """Framework of the script: it determines the available parameters. pytorch when left out."""
-    version: Annotated[str, Field(pattern=r"^1\.\d+(\.\d+)*$")] | None = None
+    version: Annotated[str, Field(pattern=_VERSION), named_form(_VERSION, "a version such as '1.3'")] | None = None
     """The library's version in your image, such as '1.3'; parameters that it lacks are then refused."""
 
 
