@@ -71,7 +71,10 @@ def one_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]
         message = "is given together with an image"
         yield problem(f"{JOBS}.algorithm_name", message, value=name, remedy="container=null")
     needs_none = described(checked.backend).runs_here or request.is_serverless(jobs_of(checked))
-    if not (name or image or needs_none or checked.trainer == OPEN):
+    is_missing = not (name or image or needs_none or checked.trainer == OPEN)
+    if is_missing and checked.hides_image:
+        yield problem("container", "is null or empty, but a job needs an image", value=image, remedy="leave it out")
+    elif is_missing:
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "is missing, and the recipe defines no image", remedy=remedy)
     if image:
