@@ -293,9 +293,9 @@ def misfits(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str, A
 
 
 def environment(plan: Plan) -> dict[str, str]:
-    """Return the container's environment variables; `env_vars` overrides `environment`, as published."""
+    """Return the container's environment variables; `environment` replaces defaults of `env_vars` (E383)."""
     patience = {"PET_SHUTDOWN_TIMEOUT": str(STOP_S)}
-    return {**patience, **(plan.jobs.environment or {}), **plan.variables, **plain_variables(plan.tree)}
+    return {**patience, **plan.variables, **plain_variables(plan.tree), **(plan.jobs.environment or {})}
 
 
 def hyperparameters(plan: Plan) -> dict[str, str]:
