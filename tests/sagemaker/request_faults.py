@@ -690,7 +690,12 @@ FAULTS = {
     "tag-form": ((f"+{SDK}.tags=[{{Key: 'a?', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "     has the wrong form"),
     "tag-count": ((f"{J}.tags={{{', '.join(f't{i}: a' for i in range(51))}}}",), "E102", f"{J}.tags", "50"),
     "metric": ((f"{J}.metric_definitions=[{{name: a, regex: {LONG}}}]",), "E102", None, "1 to 500"),
-    "entrypoint": ((f"{J}.container_entrypoint=[{LONG}]",), "E102", f"{J}.container_entrypoint.0", "     is 600 characters: 0 to 256"),
+    "entrypoint": (
+        (f"{J}.container_entrypoint=[{LONG}]",),
+        "E102",
+        f"{J}.container_entrypoint.0",
+        "     is 600 characters: 0 to 256",
+    ),
     "region": ((f"{J}.region=Frankfurt",), "E102", f"{J}.region", ""),
     "fifo-clash-underscore": (
         (f"{J}.inputs.s3={{a_b_0: s3://data/}}", f"+{J}.inputs.channels.a_b={{s3: s3://data/, mode: Pipe}}"),

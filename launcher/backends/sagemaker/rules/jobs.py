@@ -354,7 +354,7 @@ def instances_are_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iter
 def names_become_one(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The toolkit puts names of channels and hyperparameters in capitals, which makes some of them equal."""
     plan = request.of_job(planned.job)
-    channels = [channel["ChannelName"] for channel in request.channels(plan.jobs).values()]
+    channels = [channel["ChannelName"] for channel in plan.channels.values()]
     parameters = request.hyperparameters(plan) if request.has_toolkit(plan) else ()
     # Source: sagemaker-training toolkit 5.1.4, SM_CHANNEL_…
     for kind, prefix, names in (
