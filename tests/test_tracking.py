@@ -400,6 +400,25 @@ def test_a_store_that_cannot_serve_is_a_problem_and_nothing_is_written(context, 
     assert list(context.cwd.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "uri", ["http://", "https://x y", "http://x:99999", "http://x:0", "http://[::1", "http://:1"]
+)
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (LLAMA_K8S, f"{MLFLOW}.tracking_uri"),
+        (
+            ("recipes=evaluation/open-source/open_source_deterministic_eval", "cluster=k8s"),
+            "recipes.output.mlflow_tracking_uri",
+        ),
+    ],
+    ids=["tracking", "evaluation"],
+)
+def test_the_address_of_a_server_has_a_host_and_a_port(words, key, uri, problems):
+    found = problems(*words, f"{key}='{uri}'")
+    assert [(each.code, each.value) for each in found if each.path == key] == [("E102", uri)]
+
+
 @pytest.mark.parametrize("scheme", ["https", "postgresql"])
 def test_credentials_in_a_url_are_refused_unseen(problems, scheme):
     (problem,) = problems(*LLAMA_K8S, f"{MLFLOW}.tracking_uri={scheme}://ada:hunter2@mlflow.example")
