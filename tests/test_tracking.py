@@ -393,10 +393,11 @@ def test_a_cluster_job_without_a_store_is_not_tracked(tracked_first, context):
     ],
 )
 def test_a_store_that_cannot_serve_is_a_problem_and_nothing_is_written(context, uri, code, says):
-    job = pipeline.prepare((*LLAMA_K8S, f"{MLFLOW}.tracking_uri={uri}"), context)
+    override = f"{MLFLOW}.tracking_uri={uri}"
     with pytest.raises(ProblemsFound, match=says) as caught:
-        pipeline.track(job, context)
+        pipeline.track(pipeline.prepare((*LLAMA_K8S, override), context), context)
     assert [p.code for p in caught.value.problems] == [code]
+    assert code == "E501" or caught.value.problems[0].where == override
     assert list(context.cwd.iterdir()) == []
 
 

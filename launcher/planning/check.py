@@ -18,6 +18,7 @@ from launcher.model.recipe import RecipeBase
 from launcher.model.validation import type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
+from launcher.rules.secrets import exposed_secrets
 
 _IMAGES = "recipes.images"
 """Where recipes have the published images, by region."""
@@ -33,12 +34,12 @@ def check(composition: Composition) -> CheckedRecipe:
     Raises:
         ProblemsFound: Every fault found, each with its origin.
     """
+    for _, path, reference in secret_references(composition.tree):
+        redaction.learn(reference, path)  # its parts may have been set one by one
     checked, problems = examine(composition)
     if problems or checked is None:
         located = with_origin(composition, problems)
         raise ProblemsFound(located)
-    for _, path, reference in secret_references(composition.tree):
-        redaction.learn(reference, path)  # its parts may have been set one by one
     return checked
 
 
@@ -71,7 +72,9 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     for rule in rules_for(*of_job):
         if rule.applies(*of_job, faulty):
             problems += rule.problems(checked, is_faulty=bool(faulty))
-    return checked, problems
+    known = [problem.path for problem in problems]
+    exposed = exposed_secrets(composition)
+    return checked, [*problems, *(each for each in exposed if not any(related(each.path, path) for path in known))]
 
 
 def _with_references(problem: Problem, backend: str) -> Problem:
