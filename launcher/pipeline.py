@@ -99,24 +99,19 @@ def absent(prepared: Prepared) -> tuple[Problem, ...]:
     """Return what a valid job lacks on this machine: its files and packages, and what its backend supports."""
     checked, job = prepared
     backend: Backend = backend_registry.load_backend(job.backend)
-    inputs = with_origin(checked.composition, list(interface(job).absent_inputs(job)))
+    inputs = with_origin(checked.composition, [*interface(job).absent_inputs(job), *tracking.unusable(job)])
     return (*inputs, *backend.check(job), *notifications.problems(job))
 
 
 def render(job: JobSpec, context: LaunchContext) -> Bundle:
     """Render a planned job. Pure: the same job and context give the same bytes."""
     bundle = render_bundle(job, context, backend_registry.load_backend(job.backend))
-    secrets = backend_registry.described(job.backend).secrets
-    # The value of a variable or a key that is named like a secret may have reached a file under another name.
+    remedy = backend_registry.described(job.backend).secrets.in_env_vars
+    # A secret may have reached a file from elsewhere than a value of the configuration, which the check reads.
+    exposed = {where: name for name, text in reversed([*bundle.files.items()]) for where in redaction.exposed(text)}
     raise_any(
-        Problem(
-            "E610",
-            f"{bundle.directory.name}/{name}",
-            f"would hold the value of {where}",
-            remedy=secrets.in_env_vars,
-        )
-        for name, text in bundle.files.items()
-        for where in redaction.exposed(text)
+        Problem("E610", f"{bundle.directory.name}/{name}", f"would hold the value of {where}", remedy=remedy)
+        for where, name in exposed.items()
     )
     return bundle
 

@@ -135,7 +135,7 @@ WITHOUT_VALUE = (
     *("E003", "E005", "E009", "E101", "E314"),  # a key that should not be there at all
     *("E215", "E223", "E234", "E310", "E318"),  # these two lines: about more than the value of that key
     *("E380", "E387", "E388", "E604"),
-    *("E324", "E601", "E602", "E603", "E605", "E606", "E607", "E608", "E609"),  # too long, or secret
+    *("E324", "E601", "E602", "E603", "E605", "E606", "E607", "E608", "E609", "E610"),  # too long, or secret
 )
 """Codes of Problems that do not show what their key was set to."""
 

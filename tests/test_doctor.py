@@ -213,6 +213,12 @@ def test_a_plan_with_faults_has_them_as_failures(here, recipes):
     assert "should be a valid integer" in out and "no_such_recipe" in out
 
 
+def test_a_tracking_store_that_no_job_can_use_is_one_failure(here):
+    found = examined("tiny_lm_cpu", **{"training_config.mlflow.tracking_uri": "postgresql://db/mlflow"})
+    assert [(each.state.value, each.code) for each in found["tracking"]] == [("failure", "E507")]
+    assert found["recipe"][0].state.value == "ok"
+
+
 @pytest.mark.slow
 def test_the_clock_of_a_tracking_server_is_compared(here, tmp_path):
     with mlflow_server.running(tmp_path) as url:

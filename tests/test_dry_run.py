@@ -129,9 +129,8 @@ def test_a_bundle_of_a_dry_run_that_is_started_by_hand_is_not_tracked(dry):
 
 
 def test_a_dry_run_reports_a_store_that_the_job_cannot_reach(context, tmp_path):
-    job = pipeline.prepare((*LLAMA_K8S, f"{MLFLOW}.tracking_uri=/data/mlflow"), context)
     with pytest.raises(ProblemsFound, match="E504"):
-        pipeline.track(job, context, is_launched=False)
+        pipeline.prepare((*LLAMA_K8S, f"{MLFLOW}.tracking_uri=/data/mlflow"), context)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -305,6 +305,12 @@ def test_every_fault_of_a_team_is_said_at_once():
         (("kueue_version=v1beta1", "kueue=false"), "kueue_version"),
         (("kueue_version=v1beta3",), "kueue_version"),
         (("pod_security=baseline", "host_paths=[/fsx]"), "pod_security"),
+        (("priorities={system-node: 100}",), "priorities.system-node"),
+        ((f"priorities={{{'a' * 55}: 1}}",), f"priorities.{'a' * 55}"),
+        (("hugepages_mib_per_node=3",), "hugepages_mib_per_node"),
+        (("hugepages_mib_per_node=2097154",), "hugepages_mib_per_node"),
+        (("max_pods=11", "borrow_nodes=4", "cohort=c"), "max_pods"),
+        (("min_available=33",), "min_available"),
         *((((f"host_paths=[{path}]"),), "host_paths.0") for path in HARMFUL),
     ],
     ids=[
@@ -316,6 +322,7 @@ def test_every_fault_of_a_team_is_said_at_once():
         "no-name",
         "no-profile",
         *("two-preempt", "no-kueue", "unknown-version", "denied-folder"),
+        *("reserved-class", "class-too-long", "half-a-page", "more-pages-than-a-node", "too-few-pods", "no-eviction"),
         *HARMFUL,
     ],
 )
@@ -328,6 +335,21 @@ def test_a_fault_of_a_team_is_a_problem_at_its_key(words, path):
 def test_the_longest_team_has_a_queue_that_is_a_label_value():
     team = team_manifests.read((f"team={'a' * 40}", *P5[1:]))
     assert len(team.queue) == 63
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (f"priorities={{{'a' * 54}: 1}}",),
+        (f"priorities={{{'a' * 55}: 1}}", "kueue=false"),
+        ("hugepages_mib_per_node=2097152",),
+        ("max_pods=8", "min_available=8"),
+        ("min_available=32",),
+    ],
+    ids=["class", "class-without-label", "pages", "pods", "available"],
+)
+def test_the_bounds_of_a_team_are_allowed(words):
+    assert team_manifests.files(team_manifests.read((*P5, *words)))
 
 
 @pytest.mark.slow

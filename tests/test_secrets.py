@@ -240,6 +240,7 @@ def test_other_variables_are_still_read(render, monkeypatch):
     assert "vanilla" in files["manifests/job.yaml"]
 
 
+TRACKING = "recipes.training_config.mlflow.tracking_uri"
 AS_WRITTEN = {
     "plain": lambda v: v,
     "inside": lambda v: f"a/{v}.b",
@@ -255,10 +256,32 @@ AS_WRITTEN = {
 def test_a_bundle_holds_no_value_of_a_secret_variable(problems_of_launch, write, monkeypatch):
     value = "pa55/Wörd 'and' more"
     monkeypatch.setenv("DB_PASS", value)
-    found = problems_of_launch(*K8S, f'+env_vars.PLAIN="{write(value)}"')
-    assert {p.code for p in found} == {"E610"}
-    assert all("$DB_PASS" in p.message for p in found)
-    assert value not in "".join(map(str, found))
+    (found,) = problems_of_launch(*K8S, f'+env_vars.PLAIN="{write(value)}"')
+    assert (found.code, found.path, found.where) == ("E610", "env_vars.PLAIN", "+env_vars.PLAIN")
+    assert "$DB_PASS" in found.message and value not in str(found)
+
+
+def test_a_secret_that_is_in_no_value_is_one_problem_of_the_bundle(context, monkeypatch):
+    monkeypatch.setenv("DB_PASS", "pa55-word-and-more")
+    redaction.install()
+    context = context._replace(versions={"pa55-word-and-more": "1"})
+    job = pipeline.prepare(K8S, context)
+    with pytest.raises(ProblemsFound) as caught:
+        pipeline.render(job, context)
+    (found,) = caught.value.problems
+    assert found.code == "E610" and "$DB_PASS" in found.message
+
+
+def test_a_value_of_a_referenced_variable_is_refused_with_the_other_faults(problems, monkeypatch):
+    monkeypatch.setenv("FOO", "qv7x93bLm2")
+    words = ("env_vars.A_TOKEN={env: FOO}", "+env_vars.B=x-qv7x93bLm2", f"{TRACKING}='https://m/?token=sekretlit77'")
+    found = problems(*words, "wait=7")
+    assert {(each.code, each.path) for each in found} == {
+        ("E610", "env_vars.B"),
+        ("E610", TRACKING),
+        ("E102", "wait"),
+    }
+    assert "qv7x93bLm2" not in str(found) and "sekretlit77" not in str(found)
 
 
 @pytest.fixture

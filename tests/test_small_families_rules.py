@@ -465,6 +465,35 @@ def test_an_evaluation_job_has_its_model_its_data_and_its_configuration(render):
     assert uris["model"] == "s3://other/model" and "data" not in uris
 
 
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("input_mode=FastFile",), ("E372", "recipes.run.model_name_or_path")),
+        (("inputs.s3={model: s3://other/model/}", "input_mode=FastFile"), None),
+        (
+            ("inputs.s3={model_1: s3://other/model}", "input_mode=Pipe"),
+            ("E374", "cluster.sm_jobs_config.inputs.s3.model_1"),
+        ),
+        (
+            (f"inputs.s3={{{', '.join(f'c{i}: s3://other/c' for i in range(19))}}}",),
+            ("E374", "cluster.sm_jobs_config.inputs"),
+        ),
+    ],
+    ids=["folder", "replaced", "fifo", "count"],
+)
+def test_channels_of_what_a_recipe_names_are_checked_like_the_user_s(words, fault, problems, prepare):
+    words = (*VALID["benchmark-job"], *(f"cluster.sm_jobs_config.{word}" for word in words))
+    if fault is None:
+        assert prepare(*words)
+    else:
+        assert found(problems, *words) == [fault]
+
+
+def test_a_recipe_s_place_in_s3_has_a_valid_bucket(problems):
+    words = (*VALID["benchmark-job"], "recipes.run.model_name_or_path=s3://My_Models/mine")
+    assert found(problems, *words) == [("E372", "recipes.run.model_name_or_path")]
+
+
 def test_commands_that_nothing_runs_are_refused(problems):
     words = (*VALID["benchmark"], "++recipes.pre_script=[echo a]")
     assert found(problems, *words) == [("E322", "recipes.pre_script")]

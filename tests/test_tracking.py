@@ -391,11 +391,31 @@ def test_a_cluster_job_without_a_store_is_not_tracked(tracked_first, context):
     ],
 )
 def test_a_store_that_cannot_serve_is_a_problem_and_nothing_is_written(context, uri, code, says):
-    job = pipeline.prepare((*LLAMA_K8S, f"{MLFLOW}.tracking_uri={uri}"), context)
+    override = f"{MLFLOW}.tracking_uri={uri}"
     with pytest.raises(ProblemsFound, match=says) as caught:
-        pipeline.track(job, context)
+        pipeline.track(pipeline.prepare((*LLAMA_K8S, override), context), context)
     assert [p.code for p in caught.value.problems] == [code]
+    assert code == "E501" or caught.value.problems[0].where == override
     assert list(context.cwd.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://", "https://x y", "http://x:99999", "http://x:0", "http://[::1", "http://:1"]
+)
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        (LLAMA_K8S, f"{MLFLOW}.tracking_uri"),
+        (
+            ("recipes=evaluation/open-source/open_source_deterministic_eval", "cluster=k8s"),
+            "recipes.output.mlflow_tracking_uri",
+        ),
+    ],
+    ids=["tracking", "evaluation"],
+)
+def test_the_address_of_a_server_has_a_host_and_a_port(words, key, uri, problems):
+    found = problems(*words, f"{key}='{uri}'")
+    assert [(each.code, each.value) for each in found if each.path == key] == [("E102", uri)]
 
 
 @pytest.mark.parametrize("scheme", ["https", "postgresql"])

@@ -8,7 +8,7 @@ from launcher.common.problems import Problem, ProblemsFound
 from launcher.common.texts import counted
 from launcher.config.composed_files import CompositionCache
 from launcher.doctor import inputs, machine
-from launcher.job_store import tracking
+from launcher.job_store import tracking, tracking_store
 from launcher.model import family_registry
 from launcher.model.backend_registry import described
 from launcher.model.context import LaunchContext
@@ -73,4 +73,6 @@ def _subject(job: JobSpec, problem: Problem) -> str:
         subjects = {given.train: "data", given.validation: "data", given.model: "model", given.adapters: "model"}
         if subject := subjects.get(problem.path.removeprefix("recipes.")):
             return subject
+    if problem.path == tracking_store.URI:
+        return _TRACKING
     return "messages" if problem.path.startswith("notify") else "this machine"

@@ -13,6 +13,9 @@ _SUFFIX = "-localqueue"
 _PREFIX = "hyperpod-ns-"
 LONGEST_TEAM = 63 - len(_PREFIX) - len(_SUFFIX)
 """Characters: the queue's name is the value of a label. Source: Kubernetes, Labels and Selectors."""
+PRIORITY = "-priority"
+LONGEST_PRIORITY = 63 - len(PRIORITY)
+"""Characters of a priority class, the name of which is the value of a label, too."""
 
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 PriorityValue = Annotated[int, Field(ge=0, le=1_000_000_000)]
@@ -44,7 +47,7 @@ class Team(Model):
     """Class to value, higher first. Each becomes <class>-priority, for pods and for Kueue's workloads."""
     memory_gib_per_node: Count | None = None
     """GiB of main memory counted per node; null takes the instance's, on ml.p5.48xlarge the 640 of AWS's example."""
-    hugepages_mib_per_node: NonNegativeInt = 0
+    hugepages_mib_per_node: Annotated[NonNegativeInt, Field(multiple_of=2)] = 0
     """MiB of 2 MiB huge pages counted per node. A queue never admits a job that requests an uncovered resource."""
     storage_gib: Count | None = None
     """Total GiB that the team's claims may request; null sets no bound."""

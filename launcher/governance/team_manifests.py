@@ -16,7 +16,7 @@ from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.common.templating import render_template
 from launcher.governance import pod_policy
-from launcher.governance.team import LONGEST_TEAM, Team
+from launcher.governance.team import LONGEST_PRIORITY, LONGEST_TEAM, PRIORITY, Team
 from launcher.model import instances
 from launcher.model.instances import EFA, HUGE_PAGES, Instance
 from launcher.model.validation import type_problems
@@ -29,6 +29,8 @@ _PODS_PER_NODE = 4
 
 _ROLE_ARN = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _GROUP = re.compile(r"[A-Za-z0-9@:./+=_-]{1,256}")
+_SYSTEM = "system-"
+"""Source: Kubernetes, Pod Priority and Preemption: PriorityClass."""
 _OWN_GROUPS = ("system:", "eks:", "aws:", "amazon:", "iam:")
 """Prefixes of groups that access entries may not use. Source: Amazon EKS, Create access entries."""
 
@@ -111,9 +113,22 @@ def _instance_faults(team: Team) -> Iterator[Problem]:
         allowed = f"one that recipes instances lists, or instance_specs=[{instances.SPEC_EXAMPLE % name}]"
         remedy = did_you_mean(name, list(instances.table()))
         yield Problem("E230", "instance_type", "is not a known instance type", name, allowed, remedy)
-    elif (team.memory_gib_per_node or 0) > team.instance.memory_gib:
-        allowed = f"at most {team.instance.memory_gib}, the memory of {name}"
-        yield Problem("E362", "memory_gib_per_node", "is more than a node has", team.memory_gib_per_node, allowed)
+        return
+    memory_gib = team.instance.memory_gib
+    for key, most in (("memory_gib_per_node", memory_gib), ("hugepages_mib_per_node", memory_gib * 1024)):
+        if (getattr(team, key) or 0) > most:
+            allowed = f"at most {most}, the memory of {name}"
+            yield Problem("E362", key, "is more than a node has", getattr(team, key), allowed)
+
+
+def _pod_faults(team: Team) -> Iterator[Problem]:
+    nodes, most = team.nodes + team.borrow_nodes, _most_pods(team)
+    if most < nodes:
+        message = f"is fewer than the {nodes} nodes, each of which runs at least one pod"
+        yield Problem("E362", "max_pods", message, most, f"at least {nodes}")
+    elif (team.min_available or 0) > most:
+        message = "is more than the pods that the team may have: no drain could ever evict one"
+        yield Problem("E362", "min_available", message, team.min_available, f"at most {most}")
 
 
 def _queue_faults(team: Team) -> Iterator[Problem]:
@@ -140,9 +155,15 @@ def _kueue_faults(team: Team) -> Iterator[Problem]:
 
 def _priority_faults(team: Team) -> Iterator[Problem]:
     for name in team.priorities:
-        if not is_dns_subdomain(f"{name}-priority"):
-            allowed = "lower-case letters, digits, - and ."
-            yield Problem("E361", f"priorities.{name}", "is not a valid DNS name", name, allowed)
+        path = f"priorities.{name}"
+        if not is_dns_subdomain(name + PRIORITY):
+            yield Problem("E361", path, "is not a valid DNS name", name, "lower-case letters, digits, - and .")
+        elif name.startswith(_SYSTEM):
+            message = f"Kubernetes reserves priority classes that begin with {_SYSTEM}"
+            yield Problem("E361", path, message, name, "another name")
+        elif team.kueue and len(name) > LONGEST_PRIORITY:
+            message = "is too long for the label by which a job names its workload priority"
+            yield Problem("E361", path, message, name, f"at most {LONGEST_PRIORITY} characters")
 
 
 def _access_faults(team: Team) -> Iterator[Problem]:
@@ -158,10 +179,11 @@ def _access_faults(team: Team) -> Iterator[Problem]:
 
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Team], Iterator[Problem]]], ...] = (
     (("team",), _name_faults),
-    (("instance_type", "instance_specs", "memory_gib_per_node"), _instance_faults),
+    (("instance_type", "instance_specs", "memory_gib_per_node", "hugepages_mib_per_node"), _instance_faults),
     (("borrow_nodes", "cohort", "topology", "kueue"), _queue_faults),
     (("kueue", "kueue_version", "scheduler_preempts"), _kueue_faults),
-    (("priorities",), _priority_faults),
+    (("priorities", "kueue"), _priority_faults),
+    (("nodes", "borrow_nodes", "max_pods", "min_available"), _pod_faults),
     (("host_paths", "pod_security"), pod_policy.faults),
     (("role_arn", "groups"), _access_faults),
 )
@@ -221,6 +243,10 @@ def _devices(instance: Instance, nodes: int) -> dict[str, str]:
     return found
 
 
+def _most_pods(team: Team) -> int:
+    return team.max_pods or _PODS_PER_NODE * (team.nodes + team.borrow_nodes)
+
+
 def _compute(team: Team, nodes: int) -> dict[str, str]:
     return {"cpu": str(team.instance.vcpus * nodes), "memory": f"{team.memory_gib * nodes}Gi"}
 
@@ -247,7 +273,7 @@ def _counted(team: Team, nodes: int) -> dict[str, str]:
     if team.storage_gib:
         counts["requests.storage"] = f"{team.storage_gib}Gi"
     return counts | {
-        "pods": str(team.max_pods or _PODS_PER_NODE * nodes),
+        "pods": str(_most_pods(team)),
         "persistentvolumeclaims": str(team.max_claims),
         "services": str(team.max_services),
         "services.loadbalancers": "0",  # jobs need headless ones only, and none may be reached from outside

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from launcher.bundle import store as bundles
 from launcher.bundle.manifest import MANIFEST
 from launcher.common import names, yaml_io
-from launcher.common.problems import fail
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.text_table import clipped
 from launcher.job_store import tracking_store
 from launcher.model.backend_registry import described
@@ -51,6 +51,16 @@ def is_tracked(job: JobSpec) -> bool:
     return settings.enabled is not False and bool(
         settings.tracking_uri or described(job.backend).files.are_shared(job.settings)
     )
+
+
+def unusable(job: JobSpec) -> tuple[Problem, ...]:
+    """Return why a job cannot use the tracking store that its recipe names, as far as its address shows that."""
+    try:
+        if is_tracked(job):
+            tracking_store.store_uri(tracking(job).tracking_uri, job, Path())
+    except ProblemsFound as error:
+        return error.problems
+    return ()
 
 
 def reserve_run(job: JobSpec, context: LaunchContext, *, is_visible: bool = False) -> JobSpec:

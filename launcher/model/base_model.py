@@ -8,6 +8,7 @@ import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them reads every installed package
 
@@ -88,6 +89,15 @@ def named_form(pattern: str, form: str) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def server_url(url: str) -> str:
+    """Require an http URL to have a host, and a port that exists."""
+    with contextlib.suppress(ValueError):  # brackets without an address, or a port beyond 65535
+        parts = urlsplit(url)
+        if parts.hostname and parts.port != 0 and re.match(r"https?://\S+\Z", url):
+            return url
+    raise ValueError("should be a URL such as http://127.0.0.1:5000")
 
 
 _T = TypeVar("_T")

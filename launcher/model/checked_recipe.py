@@ -143,6 +143,12 @@ class CheckedRecipe(NamedTuple):
         )
 
     @property
+    def hides_image(self) -> bool:
+        """Whether the recipe has an image on the chosen cluster, which an empty `container` hides."""
+        given = [value for _, value in self.composition.sources.layers("container")]
+        return not self.launch.container and any((*given, *self.recipe.image_regions(described(self.backend).choice)))
+
+    @property
     def elastic(self) -> ElasticSettings | None:
         """The policy of a job that may change its size; None for a static job, and one that must be (E121)."""
         policy = self.recipe.elastic_policy

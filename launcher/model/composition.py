@@ -123,6 +123,11 @@ class Composition:
             return False
         return any(target in others for target in targets(written, tuple(path.split("."))))
 
+    def is_given(self, path: str) -> bool:
+        """Return whether an override or a file of the user's own sets the leaf `path`."""
+        own = self.sources.own_layers
+        return path in self.explicit or any(layer in own for layer, _ in self.sources.layers(path))
+
     def is_unstated(self, path: str) -> bool:
         """Return whether no file or override states a value, so that the part's own default applies."""
         return (self.origin(path) or "").startswith(_STAND_INS)

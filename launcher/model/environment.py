@@ -48,7 +48,9 @@ def secret_variables(config: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 def secret_references(config: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield variable, dotted path and reference of every secret that the configuration names."""
     named = {name: (path, get(config, path)) for name, path in SECRET_KEYS.items()}
-    named |= {name: (f"env_vars.{name}", value) for name, value in (config.get("env_vars") or {}).items()}
+    given = config.get("env_vars")
+    own = given if isinstance(given, Mapping) else {}  # a check also asks for those of a faulty configuration
+    named |= {name: (f"env_vars.{name}", value) for name, value in own.items()}
     yield from ((name, path, ref) for name, (path, ref) in named.items() if isinstance(ref, Mapping))
 
 

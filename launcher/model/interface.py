@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR, ENV_COPY_EVERY, ENV_IN_PLACE
@@ -198,8 +199,9 @@ class Interface(NamedTuple):
     entry: Entry = Entry.LAUNCHER
     config_variable: str | None = None
     """Variable by which the image's own program gets the path of its configuration."""
-    channels: Callable[[JobSpec], Mapping[str, str]] = lambda job: {}
-    """Channels of a training job for what its recipe names in S3, by name; the user's own replaces it."""
+    channels: Mapping[str, str] = MappingProxyType({})
+    """Channels of a training job, by name: the key of the recipe that names its place in S3. The user's own channels
+    replace them by name."""
     has_own_checkpoints: bool = False
     """Whether the image's own program interprets `recipes.checkpointing`."""
     hyperparameters: Callable[[Mapping[str, Any], str], Mapping[str, str]] = lambda recipe, role: {}

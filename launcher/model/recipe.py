@@ -25,6 +25,7 @@ from launcher.model.base_model import (
     PositiveInt,
     ScriptPath,
     named_form,
+    server_url,
 )
 from launcher.model.checkpointing import Checkpointing, Content
 from launcher.model.composition import ValueSources
@@ -113,13 +114,17 @@ class Trainer(Model):
     not one of its sizes."""
 
 
+TrackingUri = Annotated[str, AfterValidator(lambda uri: server_url(uri) if re.match("https?://", uri) else uri)]
+"""A server, which must have a host, or a place of another kind."""
+
+
 class Mlflow(Model):
     """How the job is tracked. An empty tracking_uri: a sqlite file on this machine, no tracking on a cluster."""
 
     enabled: bool | None = None
     """false turns tracking off. By default a job is always tracked on this machine, and on a cluster if tracking_uri
     names a store."""
-    tracking_uri: str | None
+    tracking_uri: TrackingUri | None
     """MLflow server (http, https), ARN of a SageMaker tracking server, or a path on this machine. Empty: a sqlite
     file under base_results_dir on cluster=local, no tracking on a cluster."""
     run_id: str | None

@@ -16,6 +16,7 @@ from launcher.model.validation import dotted_keys, type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
 from launcher.rules.custom import SCRIPT, is_script
+from launcher.rules.secrets import exposed_secrets
 
 MOST_SIZES = 5000
 """Sizes of one job. Each is a configuration that is validated, checked and written."""
@@ -31,12 +32,12 @@ def check(composition: Composition) -> CheckedRecipe:
     Raises:
         ProblemsFound: Every fault found, each with its origin.
     """
+    for _, path, reference in secret_references(composition.tree):
+        redaction.learn(reference, path)  # its parts may have been set one by one
     checked, problems = examine(composition)
     if problems or checked is None:
         located = with_origin(composition, problems)
         raise ProblemsFound(located)
-    for _, path, reference in secret_references(composition.tree):
-        redaction.learn(reference, path)  # its parts may have been set one by one
     return checked
 
 
@@ -69,7 +70,9 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     for rule in rules_for(composition.backend, checked.recipe.run.model_type):
         if not rule.needs_any(faulty):
             problems += rule.problems(checked, is_faulty=bool(faulty))
-    return checked, problems
+    known = [problem.path for problem in problems]
+    exposed = exposed_secrets(composition)
+    return checked, [*problems, *(each for each in exposed if not any(related(each.path, path) for path in known))]
 
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from launcher.common import redaction
 from launcher.common.problems import Notice, Problem
 from launcher.common.random_values import is_plain_name, random_parts
 from launcher.common.secret_forms import (
@@ -19,6 +20,7 @@ from launcher.common.secret_names import is_secret, names_secret
 from launcher.common.syntax import SET_BY_BASH, VARIABLE_NAME
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
+from launcher.model.composition import Composition
 from launcher.model.config_tree import get, leaves
 from launcher.model.environment import SECRET_KEYS, secret_references
 from launcher.model.recipe import SecretRef
@@ -36,6 +38,8 @@ _UNREACHABLE = {
     "secretKeyRef": "a job that is not in a Kubernetes cluster has no Kubernetes Secrets",
 }
 """Why a kind of reference cannot be resolved."""
+_OF_SERVER = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD in the environment, and env_vars for the job"
+"""Remedy for the address of a tracking server."""
 _DECISION = "docs/decisions.md, Secrets are references"
 
 
@@ -58,14 +62,12 @@ def env_holds_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 def urls_hold_no_secret(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A URL with a user name and password copies them into every file."""
     mlflow, git = checked.recipe.mlflow, checked.launch.git
-    names = "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
     for path, url, remedy in (
-        (_TRACKING, mlflow and mlflow.tracking_uri, f"set {names} in the environment, and env_vars for the job"),
+        (_TRACKING, mlflow and mlflow.tracking_uri, _OF_SERVER),
         (_REPOSITORY, git.repo_url_or_path, described(checked.backend).secrets.remedy("git.token")),
     ):
         if url and holds_credentials(url):
-            where = (checked.composition.origin(path) or "").partition("=")[0]
-            yield problem(path, "holds credentials", remedy=remedy, where=where)
+            yield problem(path, "holds credentials", remedy=remedy, where=_origin(checked.composition, path))
 
 
 @rule("E606", "env_vars", source=_DECISION)
@@ -168,6 +170,23 @@ def values_hold_no_token(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
             yield problem(path, "holds an access token or a key in clear text", remedy=remedy, where=path)
         elif "@" in text and not path.startswith(others) and holds_user_info(text):
             yield problem(path, "holds a URL with credentials", remedy=remedy, where=path)
+
+
+def exposed_secrets(composition: Composition) -> Iterator[Problem]:
+    """Yield a Problem for each value that holds a known secret, whose key or form may not show it."""
+    secrets = described(composition.backend).secrets
+    for path, value in leaves(composition.tree):
+        for where in redaction.exposed(str(value)):
+            held = "a secret in clear text" if where == path else f"the value of {where}"
+            remedy = secrets.remedy(path) if path.startswith("env_vars.") else secrets.in_env_vars
+            remedy = _OF_SERVER if path == _TRACKING else remedy
+            message = f"holds {held}, which would be written into the bundle's files"
+            yield Problem("E610", path, message, remedy=remedy, where=_origin(composition, path))
+
+
+def _origin(composition: Composition, path: str) -> str | None:
+    """Return the origin of a value, without the value."""
+    return (composition.origin(path) or "").partition("=")[0] or None
 
 
 @notice_rule("N195", source=_DECISION)

@@ -43,6 +43,8 @@ FAULTS = [
         "b c",
     ),
     (("cluster.instance_type_label=a b",), "E102", "cluster.instance_type_label", "a b"),
+    (("cluster.cpu_instance_type=m5.nope",), "E303", "cluster.cpu_instance_type", "m5.nope"),
+    (("cluster.cpu_instance_type=[c5.4xlarge, ' x y']",), "E303", "cluster.cpu_instance_type.1", " x y"),
     (("cluster.annotations={a b: c}",), "E304", "cluster.annotations.a b", "a b"),
     (
         ("cluster.annotations={recipe-launcher/x: c}",),
@@ -57,6 +59,7 @@ FAULTS = [
         "kueue.x-k8s.io/elastic-job",
     ),
     (("container=null",), "E305", "container", None),
+    (("container=''",), "E305", "container", ""),
     (("container='A b'",), "E305", "container", "A b"),
     (("container='https://u:p@h/x'",), "E305", "container", None),
     (("cluster.service_account_name=A_",), "E307", "cluster.service_account_name", "A_"),

@@ -23,7 +23,7 @@ FAULTS = {
         f"{J}.recipe_path",
         "s3://bucket/folder",
     ),
-    "role-form": ((f"{J}.role=arn:aws:iam::12:role/train-role",), "E102", f"{J}.role", "RoleArn has the wrong form"),
+    "role-form": ((f"{J}.role=arn:aws:iam::12:role/train-role",), "E102", f"{J}.role", "     has the wrong form"),
     "role-length": ((f"{J}.role=a",), "E102", f"{J}.role", "20 to 2048"),
     "output-form": ((f"{J}.output_path=/tmp",), "E102", f"{J}.output_path", "s3"),
     "output-length": ((f"{J}.output_path=s3://data/{LONG * 2}",), "E102", f"{J}.output_path", "0 to 1024"),
@@ -32,7 +32,7 @@ FAULTS = {
     "image-length": ((f"container={LONG}",), "E371", "container", "0 to 255"),
     "algorithm-form": ((f"{J}.algorithm_name=a-", "container=null"), "E102", f"{J}.algorithm_name", "form"),
     "mode": ((f"{J}.input_mode=Nope",), "E102", f"{J}.input_mode", "FastFile"),
-    "channel-form": ((f"{J}.inputs.s3={{a+b: s3://data/x/}}",), "E102", None, "ChannelName"),
+    "channel-form": ((f"{J}.inputs.s3={{a+b: s3://data/x/}}",), "E102", None, "a+b\n     has the wrong form"),
     "channel-length": ((f"{J}.inputs.s3={{{LONG[:65]}: s3://data/x/}}",), "E102", None, "1 to 64"),
     "channel-uri": ((f"{J}.inputs.s3={{a: ftp://b}}",), "E102", f"{J}.inputs.s3.a", "s3"),
     "fastfile-slash": (
@@ -175,7 +175,7 @@ FAULTS = {
         (f"{J}.vpc={{subnets: ['a_b'], security_group_ids: [a]}}",),
         "E102",
         f"{J}.vpc.subnets.0",
-        "VpcConfig.Subnets",
+        "     has the wrong form",
     ),
     "private-no-vpc": ((f"{J}.image_access.mode=Vpc",), "E375", f"{J}.vpc", "needs a VPC"),
     "spot-no-wait": ((f"{J}.spot=true",), "E376", f"{J}.stopping_condition.max_wait_s", "=86400"),
@@ -267,7 +267,7 @@ FAULTS = {
         f"{J}.volume_size_gb",
         "local disk of 3800 GB",
     ),
-    "kms-form": ((f"{J}.output_kms_key='a b'",), "E102", f"{J}.output_kms_key", "KmsKeyId"),
+    "kms-form": ((f"{J}.output_kms_key='a b'",), "E102", f"{J}.output_kms_key", "     has the wrong form"),
     "tensorboard": (
         (f"{J}.tensorboard_config.container_logs_path=/x",),
         "E381",
@@ -389,7 +389,7 @@ FAULTS = {
         f"{J}.inputs.file_system.directory_path",
         "without . and ..",
     ),
-    "mlflow-arn": ((f"{J}.mlflow.resource_arn=x",), "E102", f"{J}.mlflow.resource_arn", "MlflowResourceArn"),
+    "mlflow-arn": ((f"{J}.mlflow.resource_arn=x",), "E102", f"{J}.mlflow.resource_arn", "     has the wrong form"),
     "mlflow-name": ((f"{J}.mlflow.run_name=x",), "E381", f"{J}.mlflow.run_name", "resource_arn"),
     "registry": (
         (
@@ -414,7 +414,7 @@ FAULTS = {
         "the launcher sets it",
     ),
     "variable-value": ((f"env_vars={{A: {LONG}}}",), "E383", "env_vars.A", "0 to 512"),
-    "variable-name": ((f"{J}.environment={{1A: x}}",), "E102", None, "Environment key"),
+    "variable-name": ((f"{J}.environment={{1A: x}}",), "E102", None, "1A\n     has the wrong form"),
     "variable-ours": (("env_vars={TRAINING_JOB_NAME: x}",), "E383", "env_vars.TRAINING_JOB_NAME", "itself"),
     "variable-count": (
         (f"env_vars={{{', '.join(f'V{i}: 1' for i in range(60))}}}",)
@@ -422,6 +422,12 @@ FAULTS = {
         "E383",
         "env_vars",
         "0 to 100 entries",
+    ),
+    "variable-twice": (
+        ("env_vars={A: y}", f"{J}.environment={{A: x}}"),
+        "E383",
+        f"{J}.environment.A",
+        "another value\n     remedy: leave one of them out, as by ~env_vars.A",
     ),
     "secret": (("env_vars={HF_TOKEN: {env: HF}}",), "E384", "env_vars.HF_TOKEN", "Secrets Manager"),
     "secret-variable": ((f"{J}.environment={{HF_TOKEN: hf_x}}",), "E608", f"{J}.environment.HF_TOKEN", "in clear"),
@@ -551,7 +557,7 @@ FAULTS = {
         (f"{J}.experiment.experiment_name=-",),
         "E102",
         f"{J}.experiment.experiment_name",
-        "ExperimentConfig.ExperimentName",
+        "     has the wrong form",
     ),
     "profiler-interval": ((f"{J}.profiler.interval_ms=300",), "E102", f"{J}.profiler.interval_ms", "500"),
     "profiler-bucket": ((f"{J}.profiler.output_path=s3://A/x",), "E102", f"{J}.profiler.output_path", "bucket"),
@@ -681,10 +687,15 @@ FAULTS = {
     "source-prefix": ((f"{J}.source_dir=s3://data/code/",), "E391", f"{J}.source_dir", "allowed: s3://….tar.gz"),
     "tag-aws": ((f"+{SDK}.tags=[{{Key: 'aws:x', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "reserved for Amazon"),
     "tag-twice": ((f"+{SDK}.tags=[{{Key: a, Value: b}},{{Key: a, Value: c}}]",), "E388", f"{SDK}.tags", "same key"),
-    "tag-form": ((f"+{SDK}.tags=[{{Key: 'a?', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "Tags.Key"),
+    "tag-form": ((f"+{SDK}.tags=[{{Key: 'a?', Value: y}}]",), "E102", f"{SDK}.tags.0.Key", "     has the wrong form"),
     "tag-count": ((f"{J}.tags={{{', '.join(f't{i}: a' for i in range(51))}}}",), "E102", f"{J}.tags", "50"),
     "metric": ((f"{J}.metric_definitions=[{{name: a, regex: {LONG}}}]",), "E102", None, "1 to 500"),
-    "entrypoint": ((f"{J}.container_entrypoint=[{LONG}]",), "E102", f"{J}.container_entrypoint.0", "256"),
+    "entrypoint": (
+        (f"{J}.container_entrypoint=[{LONG}]",),
+        "E102",
+        f"{J}.container_entrypoint.0",
+        "     is 600 characters: 0 to 256",
+    ),
     "region": ((f"{J}.region=Frankfurt",), "E102", f"{J}.region", ""),
     "fifo-clash-underscore": (
         (f"{J}.inputs.s3={{a_b_0: s3://data/}}", f"+{J}.inputs.channels.a_b={{s3: s3://data/, mode: Pipe}}"),

@@ -60,7 +60,7 @@ EVERYTHING = (
     "training_cfg.run.nodes=3",
     "training_cfg.script_args=[{--lr: 0.1}, {--config: 'bundle:configs'}, {-v: true}]",
     "env_vars={B: fromenv, C: 3}",
-    f"{J}.environment={{A: '1', B: overridden}}",
+    f"{J}.environment={{A: '1', B: fromenv}}",
     f"{J}.source_dir=s3://code/job/sourcedir.tar.gz",
     f"{J}.inputs.s3={{train: s3://data/train/}}",
     f"+{J}.inputs.channels.stream={{s3: s3://data/all.manifest, mode: Pipe, s3_data_type: AugmentedManifestFile,"
@@ -284,6 +284,13 @@ def test_the_remedy_of_a_fault_is_accepted(name, problems, prepare):
     words = (*SCRIPT, *FAULTS[name][0])
     (found,) = problems(*words)
     assert prepare(*words, *found.remedy.split()).backend == "sm_jobs"
+
+
+def test_a_variable_of_the_job_replaces_a_default(requested):
+    words = (*SCRIPT, f"{J}.environment={{NCCL_DEBUG: INFO}}")
+    assert requested(*words)["Environment"]["NCCL_DEBUG"] == "INFO"
+    assert requested(*words, "env_vars.NCCL_DEBUG=INFO") == requested(*words)
+    assert requested(*words, "env_vars.NCCL_DEBUG=null") == requested(*words)
 
 
 @pytest.mark.parametrize("name", FINE)

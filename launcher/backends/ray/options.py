@@ -1,7 +1,6 @@
 """The `cluster` section of cluster=ray."""
 
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
@@ -13,23 +12,15 @@ from launcher.model.base_model import (
     default,
     named_form,
     options_of,
+    server_url,
 )
 
 _URL = r"^https?://[^\s/?#]+[^\s?#]*$"
 
-
-def _with_port(url: str) -> str:
-    try:
-        _ = urlsplit(url).port
-    except ValueError:
-        raise ValueError("has no valid port: 0 to 65535") from None
-    return url
-
-
 Address = Annotated[
     str,
     Field(pattern=_URL, max_length=1024),
-    AfterValidator(_with_port),
+    AfterValidator(server_url),
     named_form(_URL, "a URL such as http://127.0.0.1:8265"),
 ]
 """URL of a dashboard. Source: Ray, Ray Jobs Python SDK, JobSubmissionClient: address."""

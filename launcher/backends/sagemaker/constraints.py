@@ -94,7 +94,8 @@ def member(path: str) -> Callable[[Any], Any]:
     def validate(value: Any) -> Any:
         found = next(faults(value, path), None)
         if found:
-            raise ValueError(": ".join(filter(None, (found.message, found.allowed))))
+            message = found.message.removeprefix(f"{_name(path)} ")  # several keys share a type
+            raise ValueError(": ".join(filter(None, (message, found.allowed))))
         return value
 
     return validate

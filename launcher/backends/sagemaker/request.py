@@ -12,6 +12,7 @@ from typing import Any
 
 from launcher.backends.sagemaker import JOBS
 from launcher.backends.sagemaker.keys import jobs_of
+from launcher.backends.sagemaker.members import s3_uri
 from launcher.backends.sagemaker.training_options import Channel, FileSystem, SmJobs
 from launcher.common import yaml_io
 from launcher.common.names import BASE_CONFIG, CONFIG_DIR
@@ -70,7 +71,7 @@ class Plan:
         instance_type: With its `ml.` prefix.
         variables: Environment variables that the family sets for the workers.
         parameters: Hyperparameters that the family's program reads.
-        channels: Those of what the recipe names in S3, by name.
+        channels: Those of the user and the recipe: dotted path of the key that defines it, to the channel.
     """
 
     jobs: SmJobs
@@ -82,7 +83,7 @@ class Plan:
     image: str | None
     variables: Mapping[str, str] = field(default_factory=dict)
     parameters: Mapping[str, str] = field(default_factory=dict)
-    channels: Mapping[str, str] = field(default_factory=dict)
+    channels: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def of_draft(checked: CheckedRecipe) -> Plan:
@@ -97,6 +98,7 @@ def of_draft(checked: CheckedRecipe) -> Plan:
         canonical(checked.launch.instance_type or ""),
         checked.launch.container,
         parameters=family.hyperparameters(checked.recipe_tree, jobs.role or ""),
+        channels=_all_channels(checked, jobs),
     )
 
 
@@ -114,7 +116,7 @@ def of_job(job: JobSpec) -> Plan:
         job.image,
         {**config, **family.workers.env(job)},
         family.hyperparameters(job.recipe_tree, jobs.role or ""),
-        family.channels(job),
+        _all_channels(job, jobs),
     )
 
 
@@ -143,9 +145,7 @@ def _start_files(job: JobSpec, processes: int) -> dict[str, str]:
 
 def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
     """Return the request; `recipe` holds the files of the recipe's channel, file name to text."""
-    jobs, found = plan.jobs, [*channels(plan.jobs).values()]
-    own = {each["ChannelName"] for each in found}
-    found += [{"ChannelName": name, "DataSource": _s3(uri)} for name, uri in plan.channels.items() if name not in own]
+    jobs, found = plan.jobs, [*plan.channels.values()]
     if not is_serverless(jobs):  # which runs a recipe of AWS
         found.append(recipe_channel(jobs, name, recipe))
     start = ["/bin/bash", f"{RECIPE_DIR}/{START}"]
@@ -230,6 +230,17 @@ def channels(jobs: SmJobs) -> dict[str, dict[str, Any]]:
     return found
 
 
+def _all_channels(job: CheckedRecipe | JobSpec, jobs: SmJobs) -> dict[str, dict[str, Any]]:
+    """Return the user's channels, and those of what the recipe names in S3 unless the user's have the same names."""
+    found = channels(jobs)
+    own = {each["ChannelName"] for each in found.values()}
+    for name, key in interface(job).channels.items():
+        uri = get(job.recipe_tree, key)
+        if name not in own and isinstance(uri, str) and uri.startswith("s3://"):
+            found[f"recipes.{key}"] = {"ChannelName": name, "DataSource": _s3(uri)}
+    return found
+
+
 def _source(channel: Channel) -> dict[str, Any]:
     """Return a channel's DataSource; {} if it has none."""
     if not channel.s3 and channel.file_system:
@@ -273,6 +284,10 @@ def misfits(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str, A
     if objects is None:
         return
     kind, uri, names = objects["S3DataType"], objects["S3Uri"], objects.get("AttributeNames")
+    try:
+        s3_uri(uri)  # a recipe may have any text
+    except ValueError as error:
+        yield "s3", str(error), uri, None
     is_augmented = kind == "AugmentedManifestFile"
     if (is_augmented or kind == "ManifestFile") and (uri.endswith("/") or uri.count("/") < _SLASHES):
         yield "s3", f"{kind} must be one object, but this is a folder", uri, "s3://bucket/folder/data.manifest"
@@ -293,9 +308,9 @@ def misfits(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str, A
 
 
 def environment(plan: Plan) -> dict[str, str]:
-    """Return the container's environment variables; `env_vars` overrides `environment`, as published."""
+    """Return the container's environment variables; `environment` replaces defaults of `env_vars` (E383)."""
     patience = {"PET_SHUTDOWN_TIMEOUT": str(STOP_S)}
-    return {**patience, **(plan.jobs.environment or {}), **plan.variables, **plain_variables(plan.tree)}
+    return {**patience, **plan.variables, **plain_variables(plan.tree), **(plan.jobs.environment or {})}
 
 
 def hyperparameters(plan: Plan) -> dict[str, str]:

@@ -378,7 +378,8 @@ class SmJobs(Model):
     recipe_overrides: dict[str, Any] | None = default(None)
     """Recipe keys for the published launcher. Here every recipe key is overridden as recipes.<key>."""
     environment: members.Environment | None = default(None)
-    """Variables of the container, at most 100; env_vars override them. At most 512 characters each."""
+    """Variables of the container, at most 100, of at most 512 characters each. They replace defaults of env_vars; a
+    variable that you set in both must have the same value."""
     region: members.Region | None = default(None)
     """Region the job runs in; that of your AWS configuration when null."""
     role: members.RoleArn | None = default(None)

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from launcher.model.base_model import NodeCount, Passed, PositiveInt, named_form
-from launcher.model.recipe import Run
+from launcher.model.recipe import Run, TrackingUri
 from launcher.model.regional_images import RegionalImages
 
 _S3, _ARN = r"^(s3://\S.*)?$", r"^(arn:aws[a-z-]*:lambda:\S+)?$"
@@ -54,7 +54,7 @@ class NovaRun(Run, Passed):
     """Where results are written: an S3 URI. A training job has its own output path."""
     reward_lambda_arn: LambdaArn | None = None
     """The AWS Lambda function that rewards answers. Reinforcement fine-tuning."""
-    mlflow_tracking_uri: str | None = None
+    mlflow_tracking_uri: TrackingUri | None = None
     """ARN of the MLflow tracking server that the program itself logs to. Empty: no tracking."""
     mlflow_experiment_name: str | None = None
     """Experiment of the program's run."""

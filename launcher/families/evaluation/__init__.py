@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.families.evaluation.recipe import JUDGE, Recipe
-from launcher.model.config_tree import get
 from launcher.model.interface import WORKERS, Entry, Interface, Role
 from launcher.model.job_spec import JobSpec, Trainer
 
@@ -26,11 +25,6 @@ def _image_env(job: JobSpec) -> dict[str, str]:
     return {"INSTANCE_TYPE": job.resources.instance_type} if job.resources.instance_type else {}
 
 
-def _channels(job: JobSpec) -> dict[str, str]:
-    values = {name: get(job.recipe_tree, key) for name, key in _CHANNELS.items()}
-    return {name: value for name, value in values.items() if isinstance(value, str) and value.startswith("s3://")}
-
-
 _INTERFACE = Interface(
     roles=(Role(WORKERS, image_env=_image_env),),
     takes_config_path=False,
@@ -38,5 +32,5 @@ _INTERFACE = Interface(
     accelerator="gpu",
     entry=Entry.IMAGE,
     config_variable="CONFIG_FILE_PATH",
-    channels=_channels,
+    channels=_CHANNELS,
 )

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from launcher.common.suggestions import did_you_mean
 from launcher.model.base_model import Passed, PositiveInt, named_form
-from launcher.model.recipe import Run
+from launcher.model.recipe import Run, TrackingUri
 from launcher.model.recipe_keys import RecipeKeys
 from launcher.model.regional_images import ImageRecipe
 
@@ -159,7 +159,7 @@ class Output(Passed):
     """Folder for TensorBoard; empty for none."""
     kms_key_id: str
     """Key that encrypts the results; empty for S3's own."""
-    mlflow_tracking_uri: str
+    mlflow_tracking_uri: TrackingUri
     """ARN of a SageMaker tracking server; empty for no tracking."""
     mlflow_experiment_name: str
     """Experiment of the run."""

@@ -19,9 +19,10 @@ from launcher.backends.kubernetes.rules.bounds import (
 from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_credentials
 from launcher.common.secret_names import names_secret
+from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import IMAGE_FORM, is_dns_label, is_dns_subdomain, is_image
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.instances import canonical
+from launcher.model.instances import SPECS, canonical, table
 from launcher.model.job_spec import OPEN
 from launcher.rules import MakeProblem, rule
 
@@ -51,11 +52,16 @@ def namespace_is_dns_label(checked: CheckedRecipe, problem: MakeProblem) -> Iter
     "cluster.workload_priority_class",
     "cluster.tolerations",
     "cluster.instance_type_label",
+    "cluster.cpu_instance_type",
     "instance_type",
+    SPECS,
     source=_LABELS,
 )
 def labels_are_labels(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A label key has a name of at most 63 characters and an optional DNS prefix; a value at most 63 characters."""
+    """A label key has a name of at most 63 characters and an optional DNS prefix; a value at most 63 characters.
+
+    A preferred instance type is a label value that some node may have.
+    """
     for path, key, values in _labels(checked):
         if key is not None and not is_label_key(key):
             yield problem(
@@ -70,6 +76,17 @@ def labels_are_labels(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[
                     allowed="at most 63 letters, digits, -, _ and ., starting and ending with a letter or digit",
                 )
     yield from _reserved_prefixes(k8s_options(checked).custom_labels or {}, problem)
+    yield from _unknown_types(checked, problem)
+
+
+def _unknown_types(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Yield a Problem for each instance type that no node has in its label."""
+    path, given = "cluster.cpu_instance_type", k8s_options(checked).cpu_instance_type or ()
+    for at, name in [(path, given)] if isinstance(given, str) else [(f"{path}.{i}", n) for i, n in enumerate(given)]:
+        if checked.instance_of(name) is None:
+            remedy = did_you_mean(canonical(name), list(table()))
+            allowed = f"recipes instances lists all; {SPECS} describes others"
+            yield problem(at, "is not an instance type of the table", value=name, allowed=allowed, remedy=remedy)
 
 
 def _reserved_prefixes(labels: Mapping[str, str], problem: MakeProblem) -> Iterator[Problem]:
@@ -141,7 +158,9 @@ def annotations_are_annotations(checked: CheckedRecipe, problem: MakeProblem) ->
 def image_is_a_reference(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A pod needs a valid image reference."""
     image = checked.launch.container
-    if not image and checked.trainer != OPEN:
+    if not image and checked.hides_image and checked.trainer != OPEN:
+        yield problem("container", "is null or empty, but a pod needs an image", value=image, remedy="leave it out")
+    elif not image and checked.trainer != OPEN:
         yield problem("container", "the recipe has no default image", remedy="container=<registry>/<name>:<tag>")
     elif image and not is_image(image):
         shown = {"where": "container"} if holds_credentials(image) else {"value": image}

@@ -25,11 +25,11 @@ _DATA = "/opt/ml/input/data"
 """Source: Amazon SageMaker API, Channel: ChannelName."""
 
 
-@sm_rule("E372", "inputs", "input_mode", source=f"{API}: Channel, S3DataSource; {_INPUT}")
+@sm_rule("E372", "inputs", "input_mode", more=("recipes.run",), source=f"{API}: Channel, S3DataSource; {_INPUT}")
 def modes_suit_their_sources(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """Each mode reads only some sources; others are refused, or are read in a way that is not intended."""
     jobs = jobs_of(checked)
-    for path, channel in request.channels(jobs).items():
+    for path, channel in request.of_draft(checked).channels.items():
         mode = channel.get("InputMode") or jobs.input_mode
         for key, message, value, allowed in request.misfits(channel, mode):
             at = f"{path}.{key}" if ".channels." in path else path
@@ -57,14 +57,14 @@ def channels_have_one_source(checked: CheckedRecipe, problem: MakeProblem) -> It
             yield problem(path, "every host mounts the complete file system", allowed=allowed)
 
 
-@sm_rule("E374", "inputs", "input_mode", source=f"{API}: InputDataConfig; {_INPUT}")
+@sm_rule("E374", "inputs", "input_mode", more=("recipes.run",), source=f"{API}: InputDataConfig; {_INPUT}")
 def channels_have_their_own_places(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """At most 20 channels, the recipe's included, each with its own folder or FIFOs."""
     jobs = jobs_of(checked)
-    found = request.channels(jobs)
+    found = request.of_draft(checked).channels
     most = 20
     if len(found) + 1 > most:
-        message = f"has {len(found)} channels beside the recipe's"
+        message = f"has {len(found)} channels beside that of the recipe's file"
         yield problem(f"{JOBS}.inputs", message, allowed=f"at most {most - 1}")
     names = {path: channel["ChannelName"] for path, channel in found.items()}
     times = Counter(names.values())

@@ -71,7 +71,10 @@ def one_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]
         message = "is given together with an image"
         yield problem(f"{JOBS}.algorithm_name", message, value=name, remedy="container=null")
     needs_none = described(checked.backend).runs_here or request.is_serverless(jobs_of(checked))
-    if not (name or image or needs_none or checked.trainer == OPEN):
+    is_missing = not (name or image or needs_none or checked.trainer == OPEN)
+    if is_missing and checked.hides_image:
+        yield problem("container", "is null or empty, but a job needs an image", value=image, remedy="leave it out")
+    elif is_missing:
         remedy = "container=<account>.dkr.ecr.<region>.amazonaws.com/<name>:<tag>"
         yield problem("container", "is missing, and the recipe defines no image", remedy=remedy)
     if image:
@@ -351,7 +354,7 @@ def instances_are_not_chosen(planned: PlannedRecipe, notice: MakeNotice) -> Iter
 def names_become_one(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The toolkit puts names of channels and hyperparameters in capitals, which makes some of them equal."""
     plan = request.of_job(planned.job)
-    channels = [channel["ChannelName"] for channel in request.channels(plan.jobs).values()]
+    channels = [channel["ChannelName"] for channel in plan.channels.values()]
     parameters = request.hyperparameters(plan) if request.has_toolkit(plan) else ()
     # Source: sagemaker-training toolkit 5.1.4, SM_CHANNEL_…
     for kind, prefix, names in (

@@ -14,7 +14,7 @@ from launcher.common.problems import Problem
 from launcher.common.syntax import is_bucket
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.environment import secret_references
+from launcher.model.environment import plain_variables, secret_references
 from launcher.model.instances import Instance
 from launcher.rules import MakeProblem, rule
 from launcher.rules.checkpointing import persistent_path
@@ -59,10 +59,18 @@ def hyperparameters_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
 
 @sm_rule("E383", "environment", more=("env_vars",), source=f"{API}: Environment")
 def variables_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """`env_vars` and `environment` hold at most 100 variables of 512 characters together; two names are reserved."""
+    """`env_vars` and `environment` hold at most 100 variables of 512 characters together; two names are reserved.
+
+    A variable that is set in both has one value.
+    """
     plan = request.of_draft(checked)
     found = request.environment(plan)
     own = checked.launch.env_vars or {}
+    texts = plain_variables(plan.tree)
+    for name, text in (plan.jobs.environment or {}).items():
+        if own.get(name) is not None and texts.get(name) != text and checked.composition.is_given(f"env_vars.{name}"):
+            path, remedy = path_of(checked, "environment"), f"leave one of them out, as by ~env_vars.{name}"
+            yield problem(f"{path}.{name}", "env_vars sets this variable to another value", remedy=remedy)
     for name in sorted(set(found) & set(_RESERVED_VARIABLES)):
         yield problem(f"env_vars.{name}" if name in own else f"{JOBS}.environment.{name}", "SageMaker sets it itself")
     for fault in constraints.faults(found, "Environment"):
