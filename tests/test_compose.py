@@ -117,6 +117,20 @@ def test_a_key_put_below_a_value_is_where_that_comes_from(key):
     assert composition.origin(key) == composition.origin(f"{key}.x") == override
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["trainer: {num_nodes: {x: 1}}", "x: &x {num_nodes: 2}\ntrainer: {<<: *x}", "x: [&x {num_nodes: 2}]\ntrainer: *x"],
+    ids=["mapping_over_scalar", "merge_key", "alias"],
+)
+def test_a_value_of_an_own_recipe_comes_from_its_line(text, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{text}\ndefaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\n")
+    composition = compose(["recipes=mine.yaml"], tmp_path)
+    key = "recipes.trainer.num_nodes"
+    assert composition.origin(key) == f"{file}:1"
+    assert composition.sources.settings(key)[-1].origin == f"{file}:1"
+
+
 def test_an_item_of_a_list_leaves_the_list_its_origin():
     key = "recipes.training_config.datasets.preprocessor_cfgs"
     composition = compose([f"recipes={LLAMA}", "cluster=k8s", f"{key}.0.type=Foo"], Path("/"))

@@ -56,6 +56,10 @@ class _Loader(yaml.CSafeLoader):
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        self.flatten_mapping(node)
+        return {key_node.value: self.construct_object(value_node, deep=True) for key_node, value_node in node.value}
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
         seen: set[str] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
@@ -63,8 +67,8 @@ class _Loader(yaml.CSafeLoader):
             if key_node.value in seen:
                 raise _error(f"key {key_node.value!r} is given twice", key_node)
             seen.add(key_node.value)
-        self.flatten_mapping(node)  # puts the keys of `<<` first, so that the mapping's own win
-        return {key_node.value: self.construct_object(value_node, deep=True) for key_node, value_node in node.value}
+        super().flatten_mapping(node)  # puts the keys of `<<` first, so that the mapping's own win
+        node.value = list({pair[0].value: pair for pair in node.value}.values())
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
         if len(node.value) > LONGEST_NUMBER:
@@ -125,12 +129,21 @@ def load(text: str, max_values: int | None = None) -> Any:
     Raises:
         yaml.MarkedYAMLError: The text is not YAML, has a duplicate key, nests too deep, or has too many values.
     """
-    node = load_nodes(text, max_values)
-    return None if node is None else _Loader("").construct_document(node)
+    return _loaded(text, max_values)[0]
 
 
-def load_nodes(text: str, max_values: int | None = None) -> yaml.Node | None:
-    """Parse one YAML document into nodes with their positions. Arguments and errors are those of `load`."""
+def load_nodes(text: str) -> yaml.Node | None:
+    """Parse one YAML document into nodes with their positions, keys of `<<` merged. Errors are those of `load`."""
+    return _loaded(text, None)[1]
+
+
+def _loaded(text: str, max_values: int | None) -> tuple[Any, yaml.Node | None]:
+    """Return value and nodes of a document. The construction of the value merges the keys of `<<` in the nodes, too."""
+    node = _composed(text, max_values)
+    return None if node is None else _Loader("").construct_document(node), node
+
+
+def _composed(text: str, max_values: int | None) -> yaml.Node | None:
     if bad := _UNPRINTABLE.search(text):
         raise _error(f"the character {bad[0]!r} is not allowed in YAML", _mark(text, bad.start()))
     most = max_values or max(MAX_VALUES, 2 * len(text))

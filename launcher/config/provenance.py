@@ -13,7 +13,7 @@ from launcher.config.files import FileCache, Layer
 from launcher.config.overrides import Override
 from launcher.model import config_tree
 from launcher.model.composition import Setting
-from launcher.model.config_tree import ABSENT, SCALES, child, is_index
+from launcher.model.config_tree import ABSENT, SCALES, child, is_index, prefixes
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,13 @@ class FileLayers:
     @cached_property
     def leaf_origins(self) -> Mapping[str, str]:
         """`file:line` of every leaf that a file sets, by dotted path."""
-        return {path: origin for n in range(len(self.files)) for path, origin in self.leaves(n).items()}
+        found: dict[str, str] = {}
+        for n in range(len(self.files)):
+            new = self.leaves(n)
+            for replaced in {above for path in new for above in prefixes(path)} & found.keys():
+                del found[replaced]  # by a value, or by keys below it
+            found.update(new)
+        return found
 
     @cached_property
     def own_layers(self) -> frozenset[int]:
