@@ -119,7 +119,7 @@ def test_a_key_put_below_a_value_is_where_that_comes_from(key):
 
 @pytest.mark.parametrize(
     "text",
-    ["trainer: {num_nodes: {x: 1}}", "x: &x {num_nodes: 2}\ntrainer: {<<: *x}", "x: [&x {num_nodes: 2}]\ntrainer: *x"],
+    ["trainer: {num_nodes: {x: 1}}", "x: &x {num_nodes: 2}\ntrainer: {<<: *x}", "x: &x {num_nodes: 2}\ntrainer: *x"],
     ids=["mapping_over_scalar", "merge_key", "alias"],
 )
 def test_a_value_of_an_own_recipe_comes_from_its_line(text, tmp_path):
