@@ -359,6 +359,19 @@ def test_a_word_that_is_no_override_of_a_launch_has_one_fault(word, expected):
     assert (found.code, found.path, value, found.allowed, found.remedy, found.where) == expected
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["{a: 2, a: 3}", "{b: [{a: 2, c: 1, a: 3}]}", "{1: 2, 1: 3}"],
+    ids=["top", "nested", "number"],
+)
+def test_a_key_given_twice_in_a_value_is_a_problem(value):
+    with pytest.raises(ProblemsFound) as caught:
+        parsing.parse([f"recipes.trainer={value}"])
+    (found,) = caught.value.problems
+    key = "1" if "1" in value[:2] else "a"
+    assert (found.code, found.path, found.message) == ("E003", "recipes.trainer", f"gives the key '{key}' twice")
+
+
 def test_every_fault_of_a_command_line_is_reported():
     with pytest.raises(ProblemsFound) as caught:
         parsing.parse(["a", "=", "1,2", "cluster=null", "b=[", "=1"])
