@@ -145,7 +145,10 @@ def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path |
         raise fail("E005", "recipes", "is not a regular file", value=name, allowed="a YAML file")
     if path is None:
         path = Path(cwd, os.path.expanduser(name))
-        near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
+        if path.is_symlink():
+            target = os.path.realpath(path)
+            raise fail("E005", "recipes", f"is a link to {target}, which does not exist", value=name)
+        near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml") if file.is_file()])
         otherwise = "a recipe of the collection is a path under recipes/ without .yaml"
         remedy = near or _named_like_a_file(name) or otherwise
         raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)

@@ -111,13 +111,14 @@ def recipe_model(model_type: str) -> "type[RecipeBase]":
 
 def family_of(recipe: Mapping[str, Any]) -> "type[RecipeBase] | Problem":
     """Return the model of the family that a recipe names, or what is wrong with that name."""
-    if "run" not in recipe:
+    run = recipe.get("run", {})
+    if not isinstance(run, Mapping):
+        return Problem("E102", "recipes.run", "should be a mapping", value=run)
+    if "model_type" not in run:
         remedy = "inherit one with defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]"
         message = "is missing: a recipe must name the program that trains it"
-        return Problem("E103", "recipes.run", message, remedy=remedy)
-    if not isinstance(recipe["run"], Mapping):
-        return Problem("E102", "recipes.run", "should be a mapping", value=recipe["run"])
-    name, known = recipe["run"].get("model_type"), names()
+        return Problem("E103", "recipes.run.model_type", message, remedy=remedy)
+    name, known = run["model_type"], names()
     if isinstance(name, str) and name_of(name):
         return recipe_model(name)
     return Problem(
