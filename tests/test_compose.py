@@ -208,6 +208,22 @@ def test_a_value_that_others_follow_is_one_problem_with_its_origin(value):
     assert (problem.path, problem.where) == ("recipes.run.name", f"recipes.run.name={value}")
 
 
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("recipes=nope cluster=k9s x", ["E001 x", "E005 recipes", "E005 cluster"]),
+        ("recipes=no.yaml cluster=k9s cluster/x=y", ["E005 recipes", "E005 cluster/x", "E005 cluster"]),
+        ("cluster=k8s recipes.run.name=[ recipes=null", ["E001 recipes.run.name=[", "E005 recipes"]),
+        ("hydra.searchpath=[/absent] recipes=own", ["E009 hydra.searchpath"]),
+    ],
+    ids=["names", "file", "syntax", "search_path"],
+)
+def test_what_is_not_an_override_hides_no_faulty_choice(words, found, tmp_path):
+    with pytest.raises(ProblemsFound) as caught:
+        compose(words.split(" "), tmp_path)
+    assert [f"{problem.code} {problem.path}" for problem in caught.value.problems] == found
+
+
 def test_every_bad_override_is_reported():
     with pytest.raises(ProblemsFound) as caught:
         compose(["a=[", "b=1,2", "c=]"], Path.cwd())

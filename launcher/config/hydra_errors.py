@@ -64,9 +64,13 @@ def _refused(error: Exception, choices: Choices) -> ProblemsFound:
     """Return why Hydra refused: a choice that does not exist, or faulty `defaults` behind one that does."""
     missing = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else ""
     chosen = [_group_and_option(word) for word in choices.words]
+    unknown: list[Problem] = []
     for group, option in chosen:
-        if missing == f"{group}/{option}" or (group in GROUPS and ("${" in option or "???" in option)):
-            return _unknown_choice(group, option, choices.search)
+        is_absent = group in GROUPS and _find(f"{group}/{option}", choices.search) is None
+        if missing == f"{group}/{option}" or is_absent:
+            unknown += _unknown_choice(group, option, choices.search).problems
+    if unknown:
+        return ProblemsFound(tuple(unknown))
     if problems := tuple(p for group, option in chosen for p in _faults(group, option, choices.search)):
         return ProblemsFound(problems)
     if isinstance(error, TooManyFiles):

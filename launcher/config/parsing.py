@@ -39,15 +39,21 @@ def parse(words: Sequence[str]) -> list[Override]:
     Raises:
         ProblemsFound: Every override that is not written as one, or that this program does not support.
     """
+    parsed, problems = read(words)
+    raise_any(problems)
+    return parsed
+
+
+def read(words: Sequence[str]) -> tuple[list[Override], list[Problem]]:
+    """Return what `parse` returns, without the overrides that have a fault; and every fault."""
     parsed: list[Override] = []
     texts, problems = joined(words)
     for text in texts:
         with gathering(problems):
             override, faults = _read(text)
+            raise_any((*faults, *_faults(override)))
             parsed.append(override)
-            problems += (*faults, *_faults(override))
-    raise_any(problems)
-    return _completed(parsed)
+    return _completed(parsed), problems
 
 
 def joined(words: Sequence[str]) -> tuple[list[str], list[Problem]]:
