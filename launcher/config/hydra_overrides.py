@@ -1,5 +1,6 @@
 """Overrides as Hydra's grammar reads them: quoted values, lists, mappings, groups, packages and sweeps."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,9 +11,9 @@ from hydra.core.override_parser.types import OverrideType, QuotedString, Sweep
 from hydra.errors import HydraException
 
 from launcher.common import redaction
-from launcher.common.problems import Problem, fail, first_line, shown
+from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
 from launcher.common.yaml_io import LONGEST_NUMBER
-from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, remedy_of
+from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, remedy_of, shell_word
 
 _SIGNS = {
     OverrideType.CHANGE: "",
@@ -79,6 +80,8 @@ def read(text: str) -> tuple[Override, tuple[Problem, ...]]:
     try:
         found = _parse(text)
     except (HydraException, RecursionError) as error:
+        if problem := _key_problem(text):
+            raise ProblemsFound((problem,)) from error
         message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
         remedy = remedy_of(text) or REMEDY_SYNTAX
         raise fail("E001", shown(text), message, remedy=remedy) from error
@@ -88,6 +91,17 @@ def read(text: str) -> tuple[Override, tuple[Problem, ...]]:
     redaction.learn(found.value(), key)
     problem = respelled(found, key)
     return _own(found), (problem,) if problem else ()
+
+
+def _key_problem(text: str) -> Problem | None:
+    """Return the fault of the key of an override that the grammar does not take; None if the key is not at fault."""
+    key, equals, value = shown(text).partition("=")
+    if not equals or parsed(f"{key}=0") or re.search(r"[\s:@/]", key):
+        return None
+    part = next((part for part in key.lstrip("+").split(".") if not parsed(f"a.{part}=0")), key)
+    meant = re.sub(r"(?<=\.)0+(?=\d)", "", re.sub(r"\[(\d+)\]", r".\1", key))  # items of lists, sizes
+    remedy = shell_word(f"{meant}={value}") if parsed(f"{meant}={value}") else None
+    return Problem("E001", key, f"{part!r} cannot be a part of a key", remedy=remedy, where=shown(text))
 
 
 def unchecked(text: str) -> Override:

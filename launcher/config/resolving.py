@@ -15,7 +15,7 @@ from launcher.common.texts import counted
 from launcher.config import interpolation, resolvers
 from launcher.config.collection import GROUPS
 from launcher.config.files import POLICY, Files
-from launcher.config.overrides import Override, top_level
+from launcher.config.overrides import Override, shell_word, top_level
 from launcher.config.plain_values import Effects, Values
 from launcher.model.composition import Composition, nearest_origin
 from launcher.model.config_tree import AUTO, SCALES, get, is_index, leaves, targets
@@ -240,7 +240,7 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
         if key.partition(".")[0] in config and (place := _misplaced(config, key)):
             return Problem("E101", key, "unknown key", remedy=question([place]), where=where)
         if isinstance(override.value, dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
-            given = f'"{key}=[{where.partition("=")[2]}]"' if where == override.text else None
+            given = shell_word(f"{key}=[{where.partition('=')[2]}]") if where == override.text else None
             return Problem("E003", key, "is a list", remedy=given, where=where)
         if isinstance(override.value, list) and OmegaConf.is_dict(OmegaConf.select(config, key)):
             return Problem("E003", key, "is a mapping", remedy=f"'{key}={{NAME: value}}'", where=where)
