@@ -193,6 +193,29 @@ def test_the_remedy_of_an_absent_key_is_one_that_can_be_typed(override, remedy):
     assert problem.remedy == remedy
 
 
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        ("x ${oc.env:NOPE_X}", "the variable NOPE_X is not set", "${oc.env:NOPE_X,default}"),
+        ("${oc.env:MY_TOKEN}", "MY_TOKEN is a secret's name", "use {env: MY_TOKEN} in env_vars"),
+        ("${oc.env:}", "arguments that it does not take", "${oc.env:NAME,default}"),
+        ("${divide_ceil:1,0}", "arguments that it does not take", "${divide_ceil:7,2}"),
+        ("${mul:2,2}", "there is no function mul", "did you mean multiply?"),
+        ("${now:%Y}", "there is no function now", "oc.env, multiply"),
+        ("${recipes.display_name}", "leads back to itself", "give it a value"),
+    ],
+    ids=["variable", "secret", "no_name", "zero", "slip", "unknown", "itself"],
+)
+def test_a_faulty_reference_is_one_problem_in_plain_words(text, message, remedy, tmp_path):
+    recipe = f"defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\ndisplay_name: '{text}'\n"
+    (tmp_path / "mine.yaml").write_text(recipe + "run: {name: 'a-${recipes.display_name}'}\n")
+    with pytest.raises(ProblemsFound) as caught:
+        compose(["recipes=mine.yaml"], tmp_path)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path, problem.where) == ("E007", "recipes.display_name", f"{tmp_path}/mine.yaml:2")
+    assert message in problem.message and remedy in str(problem) and "interpolation" not in str(problem)
+
+
 def test_a_secret_in_a_bad_override_is_not_repeated():
     for override in ("+env_vars.MY_TOKEN=hunter2[", "++recipes.run={hf_access_token: hunter2]"):
         with pytest.raises(ProblemsFound) as caught:

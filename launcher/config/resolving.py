@@ -131,7 +131,25 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             remedy = f"leave out {typed}, or give {target} a value" if typed else remedy
             yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)
         elif faulty.isdisjoint(targets(text, path)) or interpolation.leads_back(path, tree):
-            yield problem
+            yield _in_plain_words(problem, text)
+
+
+def _in_plain_words(problem: Problem, text: str) -> Problem:
+    """Return the fault of a reference that calls a function, or leads back to itself, without OmegaConf's words."""
+    if problem.message == "Recursive interpolation detected":
+        remedy = "give it a value, or refer to another key"
+        return dataclasses.replace(problem, message="leads back to itself", value=text, remedy=remedy)
+    if unknown := re.match(r"Unsupported interpolation type (.+)", problem.message):
+        message, allowed = f"there is no function {unknown[1]} for references", ", ".join(resolvers.NAMES)
+        near = did_you_mean(unknown[1], resolvers.NAMES)
+        return dataclasses.replace(problem, message=message, value=text, allowed=allowed, remedy=near)
+    if (fault := re.match(r"(\w+) raised while resolving interpolation: (.*)", problem.message)) is None:
+        return problem
+    if fault[1] == "ValueError":
+        message, _, stated = fault[2].partition("; ")
+        return dataclasses.replace(problem, message=message, value=text, remedy=stated or None)
+    message = f"calls a function with arguments that it does not take: {text}"
+    return dataclasses.replace(problem, message=message, allowed=resolvers.FORMS)
 
 
 def _as_text(path: str, text: str, target: str) -> str | None:
