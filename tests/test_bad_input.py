@@ -14,6 +14,7 @@ from launcher.common.problems import ProblemsFound
 
 NINE = range(9)
 QUOTED = "'${{recipes.a{}}}'"
+RATE = "recipes.training_config.training_args.learning_rate"
 TINY = "defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\n"
 
 
@@ -202,6 +203,29 @@ def test_a_recipe_that_inherits_nothing_gets_what_to_inherit(problems, tmp_path)
     (tmp_path / "a.yaml").write_text("defaults: []\nrun: {name: m}")
     (problem,) = problems("recipes=a.yaml")
     assert problem.code == "E103" and problem.remedy.startswith("inherit one with defaults: [/recipes/training/tiny")
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "faults"),
+    [
+        ({"a": "???"}, (), ["a.yaml:2"]),
+        ({"a": "???"}, (f"{RATE}=0.1",), []),
+        ({"a": "0.1", "b": "???"}, (), []),
+        ({"a": "???", "b": "0.1"}, (), ["a.yaml:2"]),
+    ],
+    ids=["inherited", "override", "file", "inherited_own"],
+)
+def test_a_placeholder_over_an_inherited_value_is_to_be_replaced(files, words, faults, prepare, tmp_path):
+    names = [*files, "/recipes/training/tiny/tiny_lm_cpu"]
+    for name, below in zip(files, names[1:], strict=False):
+        value = f"training_config: {{training_args: {{learning_rate: '{files[name]}'}}}}".replace("'0.1'", "0.1")
+        (tmp_path / f"{name}.yaml").write_text(f"defaults: [{below}@_here_, _self_]\n{value}")
+    found = []
+    try:
+        prepare("recipes=a.yaml", *words)
+    except ProblemsFound as error:
+        found = [(problem.code, problem.path, problem.where) for problem in error.problems]
+    assert found == [("E006", RATE, f"{tmp_path}/{place}") for place in faults]
 
 
 @pytest.mark.parametrize("self", ["{}, _self_", "_self_, {}"], ids=["over", "under"])
