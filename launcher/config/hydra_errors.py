@@ -32,8 +32,8 @@ _NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaul
 _IN_FILE = r"In '(?P<config>[^']+)': (?P<message>.*)"
 _NOT_OVERRIDDEN, _NOT_REFERRED = r"Could not override '([^'@]+)", r"Error resolving interpolation '([^']+)'"
 """Beginnings of Hydra's refusals of an entry of `defaults`, with the group or the reference in it."""
-_KEYWORD_PACKAGES = ("_here_", "_global_", "_group_", "_name_")
-"""First words of a package that are keywords. Source: Hydra, Packages."""
+_PACKAGE = r"(_here_|_global_|_group_|_name_|(?!_)[\w-]+)(\.[\w-]+)*"
+"""Where the keys of a default belong: a keyword, or a key. Source: Hydra, Packages."""
 _KEYWORDS = ("optional ", "override ")
 _SELF = "_self_"
 _HERE = "_here_"
@@ -94,15 +94,14 @@ def _refused_entry(entry: "_Entry", message: str) -> Problem | None:
     group, _, option = (entry.config or "").rpartition("/")
     absent, reference = re.match(_NOT_OVERRIDDEN, message), re.match(_NOT_REFERRED, message)
     if absent and entry.is_override and absent[1] == group:
-        what, remedy = (
-            "overrides a choice that no list of defaults makes",
-            f"leave it out, and launch with {group}={option}",
-        )
-        remedy = remedy if group in GROUPS else f"leave out override: {entry.written.removeprefix('override ')}"
-        return Problem("E005", "defaults", what, value=entry.written, remedy=remedy, where=entry.place)
+        message = "overrides a choice that no list of defaults makes"
+        remedy = f"leave out override: {entry.written.removeprefix('override ')}"
+        if group in GROUPS:
+            remedy = f"leave it out, and launch with {group}={option}"
+        return Problem("E005", "defaults", message, value=entry.written, remedy=remedy, where=entry.place)
     if reference and reference[1] in entry.written:
-        what = f"refers to {reference[1]}, which is not the choice of a group of files"
-        return Problem("E005", "defaults", what, value=entry.written, remedy="name the file", where=entry.place)
+        message = f"refers to {reference[1]}, which is not the choice of a group of files"
+        return Problem("E005", "defaults", message, value=entry.written, remedy="name the file", where=entry.place)
     return None
 
 
@@ -189,18 +188,13 @@ def _unplaced(config: str, file: Path) -> Iterator[Problem]:
     """
     is_own = config.startswith("recipes/") and not file.is_relative_to(COLLECTION)
     for entry in _entries(file, "recipes") if is_own else ():
-        first = entry.package.partition(".")[0]
-        is_package = re.fullmatch(r"[\w.-]+", entry.package) and (
-            first in _KEYWORD_PACKAGES or not first.startswith("_")
-        )
-        if entry.config and not is_package:
-            what = "must name where its keys belong"
-            what = (
-                f"@{entry.package} is not a place in a recipe" if entry.package else f"a default of a recipe {what}"
-            )
+        if entry.config and not re.fullmatch(_PACKAGE, entry.package):
+            message = "a default of a recipe must name where its keys belong"
+            if entry.package:
+                message = f"@{entry.package} is not a place in a recipe"
             name, _, option = entry.written.partition(": ")
             remedy = f"{name.partition('@')[0]}@{_HERE}" + (f": {option}" if option else "")
-            yield Problem("E005", "defaults", what, value=entry.written, remedy=remedy, where=entry.place)
+            yield Problem("E005", "defaults", message, value=entry.written, remedy=remedy, where=entry.place)
 
 
 def after_self(config: str, search: Sequence[str]) -> frozenset[Path]:
