@@ -9,8 +9,8 @@ from launcher.common.problems import gathering, raise_any
 from launcher.config import interpolation, plain_values
 from launcher.config.choices import choose, unused_choices
 from launcher.config.composed_files import CompositionCache
-from launcher.config.files import POLICY
-from launcher.config.overrides import SEARCH_PATH
+from launcher.config.files import POLICY, Choices, Files
+from launcher.config.overrides import SEARCH_PATH, Override
 from launcher.config.parsing import read, spelled
 from launcher.config.plain_values import NotPlain, Values
 from launcher.config.provenance import FileLayers
@@ -40,15 +40,7 @@ def compose(
     """
     cache = cache or CompositionCache()
     overrides = spelled(overrides, cwd)
-    parsed, problems = read(overrides)
-    choices, faulty_choices = choose(parsed, cwd)
-    problems += faulty_choices
-    if not any(
-        SEARCH_PATH in problem.path for problem in problems
-    ):  # without it choices would be faulty that are not
-        with gathering(problems):
-            files = cache.composed(choices)
-    raise_any(problems)
+    parsed, choices, files = _chosen(overrides, cwd, cache)
     values = [each for each in parsed if not each.is_choice and not each.is_hydra]
     named = choices.typed.get("recipes")
     recipe = str(named.value) if named else files.recipe
@@ -85,3 +77,16 @@ def compose(
         name_paths=tuple(found.stated) or composition.name_paths,
         unused=(*unused_choices(parsed, choices, composition.sources), *found.effects.unused(values)),
     )
+
+
+def _chosen(overrides: Sequence[str], cwd: Path, cache: CompositionCache) -> tuple[list[Override], Choices, Files]:
+    """Return overrides as understood, what they choose, and those files composed; raise every fault of these."""
+    parsed, problems = read(overrides)
+    choices, faulty_choices = choose(parsed, cwd)
+    problems += faulty_choices
+    # Without a folder that was meant, the choices in it would be faulty, too.
+    if not any(SEARCH_PATH in problem.path for problem in problems):
+        with gathering(problems):
+            files = cache.composed(choices)
+    raise_any(problems)
+    return parsed, choices, files
