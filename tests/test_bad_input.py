@@ -14,6 +14,7 @@ from launcher.common.problems import ProblemsFound
 
 NINE = range(9)
 QUOTED = "'${{recipes.a{}}}'"
+RATE = "recipes.training_config.training_args.learning_rate"
 TINY = "defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\n"
 
 
@@ -156,8 +157,19 @@ def test_hostile_recipes_cost_little_time_and_memory(tmp_path):
         ({"a": "defaults: x"}, ["a.yaml:1:11", "defaults must be a list"]),
         ({"a": "defaults:\n  - [x]"}, ["a.yaml:2:5", "not a valid entry"]),
         ({"a": "defaults: [_self_, _self_]"}, ["a.yaml:1:20", "once"]),
+        ({"a": "defaults: [optional b@_here_]"}, ["a.yaml:1:12", "{optional /group@_here_: name}"]),
+        (
+            {"a": "defaults: [{override /cluster: k8s}]"},
+            ["a.yaml:1:32", "override /cluster: k8s", "launch with cluster=k8s"],
+        ),
+        ({"a": "defaults: [{/base/tiny@_here_: '${x}'}]"}, ["a.yaml:1:32", "refers to ${x}"]),
+        ({"a": "defaults: [/base/tiny/lm@_hre_]"}, ["a.yaml:1:12", "@_hre_", "/base/tiny/lm@_here_"]),
+        ({"a": "defaults: [{/base/tiny@_here_@x: lm}]"}, ["a.yaml:1:34", "/base/tiny@_here_: lm"]),
     ],
-    ids=["itself", "circle", "absent", "no_slash", "absent_option", "no_place", "text", "list", "self_twice"],
+    ids=[
+        *("itself", "circle", "absent", "no_slash", "absent_option", "no_place", "text", "list", "self_twice"),
+        *("optional", "override", "reference", "place", "two_places"),
+    ],
 )
 def test_faulty_defaults_name_file_line_and_column(files, says, problems, tmp_path):
     for name, text in files.items():
@@ -165,6 +177,68 @@ def test_faulty_defaults_name_file_line_and_column(files, says, problems, tmp_pa
     (problem,) = problems("recipes=a.yaml")
     assert problem.code == "E005"
     assert [word for word in says if word not in str(problem)] == []
+
+
+@pytest.mark.parametrize(
+    "default",
+    ["{/base/tiny@_here_: '???'}", "am@_here_", "{override /base/foo: nope}", "dangling@_here_", "folder@_here_"],
+)
+def test_only_another_file_is_suggested_in_place_of_an_absent_one(default, problems, tmp_path):
+    (tmp_path / "dangling.yaml").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "ama.yaml").write_text(f"defaults: [{default}]")
+    (problem,) = problems("recipes=ama.yaml")
+    assert (problem.code, problem.remedy) == ("E005", None)
+
+
+@pytest.mark.parametrize("key", ["default", "defalts"])
+def test_a_misspelt_list_of_defaults_gets_its_name(key, problems, tmp_path):
+    (tmp_path / "a.yaml").write_text(f"run: {{name: m}}\n{key}: [/base/tiny/lm@_here_]")
+    (problem,) = problems("recipes=a.yaml")
+    assert (problem.code, problem.path, problem.remedy) == ("E101", f"recipes.{key}", "did you mean defaults?")
+    assert problem.where == f"{tmp_path}/a.yaml:2"
+
+
+def test_a_recipe_that_inherits_nothing_gets_what_to_inherit(problems, tmp_path):
+    (tmp_path / "a.yaml").write_text("defaults: []\nrun: {name: m}")
+    (problem,) = problems("recipes=a.yaml")
+    assert problem.code == "E103" and problem.remedy.startswith("inherit one with defaults: [/recipes/training/tiny")
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "faults"),
+    [
+        ({"a": "???"}, (), ["a.yaml:2"]),
+        ({"a": "???"}, (f"{RATE}=0.1",), []),
+        ({"a": "0.1", "b": "???"}, (), []),
+        ({"a": "???", "b": "0.1"}, (), ["a.yaml:2"]),
+    ],
+    ids=["inherited", "override", "file", "inherited_own"],
+)
+def test_a_placeholder_over_an_inherited_value_is_to_be_replaced(files, words, faults, prepare, tmp_path):
+    names = [*files, "/recipes/training/tiny/tiny_lm_cpu"]
+    for name, below in zip(files, names[1:], strict=False):
+        value = f"training_config: {{training_args: {{learning_rate: '{files[name]}'}}}}".replace("'0.1'", "0.1")
+        (tmp_path / f"{name}.yaml").write_text(f"defaults: [{below}@_here_, _self_]\n{value}")
+    found = []
+    try:
+        prepare("recipes=a.yaml", *words)
+    except ProblemsFound as error:
+        found = [(problem.code, problem.path, problem.where) for problem in error.problems]
+    assert found == [("E006", RATE, f"{tmp_path}/{place}") for place in faults]
+
+
+@pytest.mark.parametrize("self", ["{}, _self_", "_self_, {}"], ids=["over", "under"])
+def test_a_list_and_a_mapping_in_one_place_are_told_by_key(self, problems, tmp_path):
+    defaults = self.format("/recipes/training/tiny/tiny_lm_cpu@_here_")
+    text = f"defaults: [{defaults}]\ntrainer: [1]\ntraining_config:\n  training_args: [2]\ninstance_types:\n  a: 1"
+    (tmp_path / "a.yaml").write_text(text)
+    found = {problem.path: (problem.code, problem.allowed, problem.where) for problem in problems("recipes=a.yaml")}
+    assert found == {
+        "recipes.trainer": ("E102", "a mapping", f"{tmp_path}/a.yaml:2"),
+        "recipes.training_config.training_args": ("E102", "a mapping", f"{tmp_path}/a.yaml:4"),
+        "recipes.instance_types": ("E102", "a list", f"{tmp_path}/a.yaml:6"),
+    }
 
 
 def test_circle_is_named_where_a_library_has_raised_the_recursion_limit(problems, tmp_path):
@@ -213,6 +287,17 @@ def test_a_file_that_does_not_exist_lists_the_nearest(problems, tmp_path):
     (tmp_path / "mine.yaml").write_text(TINY)
     (problem,) = problems("recipes=mime.yaml")
     assert problem.code == "E005" and "mine.yaml" in problem.remedy
+
+
+def test_a_link_that_leads_nowhere_names_its_target(problems, tmp_path):
+    (tmp_path / "a.yaml").symlink_to("/nowhere/b.yaml")
+    (problem,) = problems("recipes=a.yaml")
+    assert problem.message == "is a link to /nowhere/b.yaml, which does not exist" and problem.remedy is None
+
+
+def test_a_recipe_that_is_a_placeholder_does_not_exist(problems):
+    (problem,) = problems("recipes='f/???'")
+    assert (problem.code, problem.path, problem.value) == ("E005", "recipes", "f/???")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read any file")

@@ -131,6 +131,20 @@ def test_a_key_put_below_a_value_is_where_that_comes_from(key):
     assert composition.origin(key) == composition.origin(f"{key}.x") == override
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["trainer: {num_nodes: {x: 1}}", "x: &x {num_nodes: 2}\ntrainer: {<<: *x}", "x: &x {num_nodes: 2}\ntrainer: *x"],
+    ids=["mapping_over_scalar", "merge_key", "alias"],
+)
+def test_a_value_of_an_own_recipe_comes_from_its_line(text, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"{text}\ndefaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\n")
+    composition = compose(["recipes=mine.yaml"], tmp_path)
+    key = "recipes.trainer.num_nodes"
+    assert composition.origin(key) == f"{file}:1"
+    assert composition.sources.settings(key)[-1].origin == f"{file}:1"
+
+
 def test_an_item_of_a_list_leaves_the_list_its_origin():
     key = "recipes.training_config.datasets.preprocessor_cfgs"
     composition = compose([f"recipes={LLAMA}", "cluster=k8s", f"{key}.0.type=Foo"], Path("/"))
@@ -193,6 +207,29 @@ def test_the_remedy_of_an_absent_key_is_one_that_can_be_typed(override, remedy):
     assert problem.remedy == remedy
 
 
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        ("x ${oc.env:NOPE_X}", "the variable NOPE_X is not set", "${oc.env:NOPE_X,default}"),
+        ("${oc.env:MY_TOKEN}", "MY_TOKEN is a secret's name", "use {env: MY_TOKEN} in env_vars"),
+        ("${oc.env:}", "arguments that it does not take", "${oc.env:NAME,default}"),
+        ("${divide_ceil:1,0}", "arguments that it does not take", "${divide_ceil:7,2}"),
+        ("${mul:2,2}", "there is no function mul", "did you mean multiply?"),
+        ("${now:%Y}", "there is no function now", "oc.env, multiply"),
+        ("${recipes.display_name}", "leads back to itself", "give it a value"),
+    ],
+    ids=["variable", "secret", "no_name", "zero", "slip", "unknown", "itself"],
+)
+def test_a_faulty_reference_is_one_problem_in_plain_words(text, message, remedy, tmp_path):
+    recipe = f"defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\ndisplay_name: '{text}'\n"
+    (tmp_path / "mine.yaml").write_text(recipe + "run: {name: 'a-${recipes.display_name}'}\n")
+    with pytest.raises(ProblemsFound) as caught:
+        compose(["recipes=mine.yaml"], tmp_path)
+    (problem,) = caught.value.problems
+    assert (problem.code, problem.path, problem.where) == ("E007", "recipes.display_name", f"{tmp_path}/mine.yaml:2")
+    assert message in problem.message and remedy in str(problem) and "interpolation" not in str(problem)
+
+
 def test_a_secret_in_a_bad_override_is_not_repeated():
     for override in ("+env_vars.MY_TOKEN=hunter2[", "++recipes.run={hf_access_token: hunter2]"):
         with pytest.raises(ProblemsFound) as caught:
@@ -206,6 +243,22 @@ def test_a_value_that_others_follow_is_one_problem_with_its_origin(value):
         compose([f"recipes.run.name={value}"], Path.cwd())
     (problem,) = caught.value.problems
     assert (problem.path, problem.where) == ("recipes.run.name", f"recipes.run.name={value}")
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("recipes=nope cluster=k9s x", ["E001 x", "E005 recipes", "E005 cluster"]),
+        ("recipes=no.yaml cluster=k9s cluster/x=y", ["E005 recipes", "E005 cluster/x", "E005 cluster"]),
+        ("cluster=k8s recipes.run.name=[ recipes=null", ["E001 recipes.run.name=[", "E005 recipes"]),
+        ("hydra.searchpath=[/absent] recipes=own", ["E009 hydra.searchpath"]),
+    ],
+    ids=["names", "file", "syntax", "search_path"],
+)
+def test_what_is_not_an_override_hides_no_faulty_choice(words, found, tmp_path):
+    with pytest.raises(ProblemsFound) as caught:
+        compose(words.split(" "), tmp_path)
+    assert [f"{problem.code} {problem.path}" for problem in caught.value.problems] == found
 
 
 def test_every_bad_override_is_reported():

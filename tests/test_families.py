@@ -136,7 +136,7 @@ def test_a_family_of_several_roles_is_refused_where_only_workers_are_started(pro
 def test_a_recipe_is_not_read_as_one_of_another_family(context):
     checked = check(compose([], context.cwd))
     assert recipe_of(checked, tiny_lm.Recipe) is checked.recipe
-    with pytest.raises(TypeError, match=r"not Recipe"):
+    with pytest.raises(TypeError, match=r"not of"):
         recipe_of(checked, hf.Recipe)
 
 

@@ -188,16 +188,15 @@ def test_numbers_in_the_arguments_of_a_file_are_texts_too(prepare, tmp_path):
         "training_cfg:\n"
         "  entry_script: /a.py\n"
         "  run: {nodes: 1, ntasks_per_node: 8}\n"
-        "  script_args: [{--code: 012}, {--t: 12:30:45}, {--v: 3.10}, {--s: '3.10'}, {--ok: 3}, {--n: [1, 1_0]}]\n"
+        "  script_args: [{--on: yes}, {--v: 3.10}, {--s: '3.10'}, {--ok: 3}, {--n: [1, 1_0]}]\n"
     )
     words = ("recipes=mine.yaml", *SCRIPT_K8S[1:])
     found = [notice.message for notice in prepare(*words).notices if notice.code == "N169"]
     key, file = "recipes.training_cfg.script_args", tmp_path / "mine.yaml"
     assert found == [
-        f"{key}.0.--code: 012 of {file} is passed as 10; to keep it: '012' in quotes",
-        f"{key}.1.--t: 12:30:45 of {file} is passed as 45045; to keep it: '12:30:45' in quotes",
-        f"{key}.2.--v: 3.10 of {file} is passed as 3.1; to keep it: '3.10' in quotes",
-        f"{key}.5.--n.1: 1_0 of {file} is passed as 10; to keep it: '1_0' in quotes",
+        f"{key}.0.--on: yes of {file} is passed as true; to keep it: 'yes' in quotes",
+        f"{key}.1.--v: 3.10 of {file} is passed as 3.1; to keep it: '3.10' in quotes",
+        f"{key}.4.--n.1: 1_0 of {file} is passed as 10; to keep it: '1_0' in quotes",
     ]
     typed = prepare(*words, "training_cfg.script_args=[{--v: 2}]").notices
     assert [notice for notice in typed if notice.code == "N169"] == []

@@ -359,6 +359,45 @@ def test_a_word_that_is_no_override_of_a_launch_has_one_fault(word, expected):
     assert (found.code, found.path, value, found.allowed, found.remedy, found.where) == expected
 
 
+@pytest.mark.parametrize(
+    "value",
+    ["{a: 2, a: 3}", "{b: [{a: 2, c: 1, a: 3}]}", "{1: 2, 1: 3}"],
+    ids=["top", "nested", "number"],
+)
+def test_a_key_given_twice_in_a_value_is_a_problem(value):
+    with pytest.raises(ProblemsFound) as caught:
+        parsing.parse([f"recipes.trainer={value}"])
+    (found,) = caught.value.problems
+    key = "1" if "1" in value[:2] else "a"
+    assert (found.code, found.path, found.message) == ("E003", "recipes.trainer", f"gives the key '{key}' twice")
+
+
+@pytest.mark.parametrize(
+    ("word", "part", "remedy"),
+    [
+        ("recipes.scale_config.02.trainer.num_nodes=2", "02", "recipes.scale_config.2.trainer.num_nodes=2"),
+        ("recipes.x[0].y=a b", "x[0]", '"recipes.x.0.y=a b"'),
+        ("env_vars.1X=1", "1X", None),
+        ("env_vars.1X_TOKEN=sd", "1X_TOKEN", None),
+        ("a..b=1", "", None),
+    ],
+)
+def test_the_faulty_part_of_a_key_is_named(word, part, remedy):
+    with pytest.raises(ProblemsFound) as caught:
+        parsing.parse([word])
+    (found,) = caught.value.problems
+    assert (found.code, found.path, found.remedy) == ("E001", word.partition("=")[0], remedy)
+    assert found.message == f"{part!r} cannot be a part of a key" and "sd" not in str(found)
+
+
+@pytest.mark.parametrize("value", ['{x: "a b"}', "{x: 'a b'}", "{x: '`a` $b'}"], ids=["double", "single", "special"])
+def test_the_remedy_for_a_mapping_in_place_of_a_list_is_one_word_of_a_shell(value, problems):
+    key = "recipes.training_cfg.script_args"
+    words = ("recipes=training/custom/script", "recipes.training_cfg.entry_script=a.py", f"++{key}={value}")
+    remedy = next(problem.remedy for problem in problems(*words) if problem.path == key)
+    assert shlex.split(remedy) == [f"{key}=[{value}]"]
+
+
 def test_every_fault_of_a_command_line_is_reported():
     with pytest.raises(ProblemsFound) as caught:
         parsing.parse(["a", "=", "1,2", "cluster=null", "b=[", "=1"])

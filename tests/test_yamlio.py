@@ -65,15 +65,24 @@ def test_any_text_is_a_value_or_a_fault_with_its_place(text):
     ids=["flow", "flow_mapping", "block", "indent", "key", "both"],
 )
 def test_nesting_is_counted_alike_in_every_form(nest, levels):
-    if levels <= yaml_io.MAX_DEPTH:
-        yaml_io.load_nodes(nest(levels))
-    else:
-        with pytest.raises(yaml.MarkedYAMLError, match="levels deep"):
-            yaml_io.load_nodes(nest(levels))
+    try:
+        fault = str(yaml_io.load(nest(levels)) and "")
+    except yaml.MarkedYAMLError as error:
+        fault = str(error)
+    assert ("levels deep" in fault) == (levels > yaml_io.MAX_DEPTH)
 
 
 def test_a_merge_takes_over_what_the_mapping_does_not_say_itself():
     assert yaml_io.load("a: &a {x: 1, y: 1}\nb: {<<: *a, x: 2}")["b"] == {"x": 2, "y": 1}
+    twice = "a: &a {x: 1}\nb: {<<: &b {<<: *a, x: 2}}\nc: {<<: [*a, *b]}\nd: *b"
+    assert yaml_io.load(twice) == {"a": {"x": 1}, "b": {"x": 2}, "c": {"x": 1}, "d": {"x": 2}}
+
+
+def test_nodes_have_the_keys_that_a_merge_takes_over():
+    root = yaml_io.load_nodes("a: &a\n  x: 1\n  y: 1\nb:\n  <<: *a\n  x: 2")
+    merged = root.value[1][1].value
+    places = [(key.value, value.value, value.start_mark.line) for key, value in merged]
+    assert places == [("x", "2", 5), ("y", "1", 2)]
 
 
 @pytest.mark.parametrize(
@@ -107,6 +116,18 @@ def test_a_fault_is_told_in_plain_words(text, says):
     with pytest.raises(yaml.MarkedYAMLError, match=says) as caught:
         yaml_io.load(text)
     assert caught.value.problem_mark is not None
+
+
+@pytest.mark.parametrize("text", ["010", "-0_7", "1:30", "12:00:00", "!!int 010"])
+def test_a_number_that_yaml_1_2_reads_in_another_way_is_a_fault(text):
+    with pytest.raises(yaml.MarkedYAMLError, match="ambiguous"):
+        yaml_io.load(f"k: {text}")
+
+
+@pytest.mark.parametrize(("text", "forms"), [("010", "8 or 10, or '010'"), ("1:30", "90, or '1:30'")])
+def test_both_ways_to_write_an_ambiguous_number_are_named(text, forms):
+    with pytest.raises(yaml.MarkedYAMLError, match=f"write {forms} for a text"):
+        yaml_io.load(f"k: {text}")
 
 
 @pytest.mark.parametrize(("text", "value"), [("1e-4", 1e-4), ("1e8", 1e8), (".5", 0.5), ("2026-01-01", "2026-01-01")])

@@ -2,7 +2,7 @@
 
 Differences from plain PyYAML, the first three shared with OmegaConf's own loader: `1e-4` is a number (YAML
 1.2), dates stay strings, a duplicate key is an error, and a key is always a string, so that `2:` in a file
-and `scale_config.2` on the command line name the same size.
+and `scale_config.2` on the command line name the same size. `010` and `1:30`, numbers of YAML 1.1, are errors.
 """
 
 import json
@@ -45,6 +45,10 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U000100
 _OPENS_FLOW, _OPENS_BLOCK = re.compile(r"[\[{]"), re.compile(r"[-?][ \t]")
 _CORE_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "seq", "map"))
 
+_ONLY_YAML_1_1 = r"[-+]?(0[0-9_]|[0-9_]+:)"
+"""Octal and base 60 numbers, which YAML 1.2 reads as decimal numbers and texts.
+Source: YAML 1.1, int; YAML 1.2.2, 10.3.2."""
+
 
 class _Loader(yaml.CSafeLoader):
     yaml_implicit_resolvers = {
@@ -56,6 +60,10 @@ class _Loader(yaml.CSafeLoader):
     }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        self.flatten_mapping(node)
+        return {key_node.value: self.construct_object(value_node, deep=True) for key_node, value_node in node.value}
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
         seen: set[str] = set()
         for key_node, _ in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
@@ -63,16 +71,21 @@ class _Loader(yaml.CSafeLoader):
             if key_node.value in seen:
                 raise _error(f"key {key_node.value!r} is given twice", key_node)
             seen.add(key_node.value)
-        self.flatten_mapping(node)  # puts the keys of `<<` first, so that the mapping's own win
-        return {key_node.value: self.construct_object(value_node, deep=True) for key_node, value_node in node.value}
+        super().flatten_mapping(node)  # puts the keys of `<<` first, so that the mapping's own win
+        node.value = list({pair[0].value: pair for pair in node.value}.values())
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
         if len(node.value) > LONGEST_NUMBER:
             raise _error(f"a number of {len(node.value)} characters; at most {LONGEST_NUMBER}", node)
         try:
-            return yaml.CSafeLoader.yaml_constructors[node.tag](self, node)
+            value = yaml.CSafeLoader.yaml_constructors[node.tag](self, node)
         except (ValueError, KeyError) as error:  # the text does not match the tag, as in `!!int abc`
             raise _error(f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}", node) from error
+        if type(value) is int and re.match(_ONLY_YAML_1_1, node.value):
+            readings = dict.fromkeys((value, value if ":" in node.value else int(node.value)))
+            numbers = " or ".join(map(str, readings))
+            raise _error(f"{node.value} is ambiguous; write {numbers}, or '{node.value}' for a text", node)
+        return value
 
     def refuse_tag(self, node: yaml.Node) -> Any:
         raise _error(f"the tag {node.tag.replace('tag:yaml.org,2002:', '!!')} is not supported", node)
@@ -125,12 +138,21 @@ def load(text: str, max_values: int | None = None) -> Any:
     Raises:
         yaml.MarkedYAMLError: The text is not YAML, has a duplicate key, nests too deep, or has too many values.
     """
-    node = load_nodes(text, max_values)
-    return None if node is None else _Loader("").construct_document(node)
+    return _loaded(text, max_values)[0]
 
 
-def load_nodes(text: str, max_values: int | None = None) -> yaml.Node | None:
-    """Parse one YAML document into nodes with their positions. Arguments and errors are those of `load`."""
+def load_nodes(text: str) -> yaml.Node | None:
+    """Parse one YAML document into nodes with their positions, keys of `<<` merged. Errors are those of `load`."""
+    return _loaded(text, None)[1]
+
+
+def _loaded(text: str, max_values: int | None) -> tuple[Any, yaml.Node | None]:
+    """Return value and nodes of a document. The value's construction merges keys of `<<` in the nodes, too."""
+    node = _composed(text, max_values)
+    return None if node is None else _Loader("").construct_document(node), node
+
+
+def _composed(text: str, max_values: int | None) -> yaml.Node | None:
     if bad := _UNPRINTABLE.search(text):
         raise _error(f"the character {bad[0]!r} is not allowed in YAML", _mark(text, bad.start()))
     most = max_values or max(MAX_VALUES, 2 * len(text))

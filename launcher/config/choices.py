@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import Problem, ProblemsFound, fail
+from launcher.common.problems import Problem, fail, gathering
 from launcher.common.suggestions import did_you_mean, nearest, question
 from launcher.config.collection import (
     ENDINGS,
@@ -30,8 +30,12 @@ _LEAST_ALIKE = 0.8
 """Similarity of a misspelt group: below it, slashes more probably stand for the dots of a key."""
 
 
-def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
-    """Return what the overrides choose; `cluster_type` chooses where `cluster` does not."""
+def choose(parsed: Sequence[Override], cwd: Path) -> tuple[Choices, list[Problem]]:
+    """Return what the overrides choose, and the faults of choices, which are left out.
+
+    `cluster_type` chooses where `cluster` does not.
+    """
+    problems: list[Problem] = []
     last = {override.key: override for override in parsed}
     words: list[str] = []
     search = [f for o in parsed if o.key == SEARCH_PATH for f in o.folders]
@@ -40,17 +44,18 @@ def choose(parsed: Sequence[Override], cwd: Path) -> Choices:
     for override in files.values():
         if cluster and override.key == "cluster":
             continue
-        if user_recipe := _recipe_file(override, cwd, folders):
-            search.append(user_place(user_recipe))
-            words.append(f"recipes={USER_RECIPE}")
-        else:
-            words.append(word(override, parsed))
-    if problems := tuple(filter(None, (_group_problem(override, search) for override in files.values()))):
-        raise ProblemsFound(problems)
+        with gathering(problems):
+            if user_recipe := _recipe_file(override, cwd, folders):
+                search.append(user_place(user_recipe))
+                words.append(f"recipes={USER_RECIPE}")
+            elif problem := _group_problem(override, search):
+                problems.append(problem)
+            else:
+                words.append(word(override, parsed))
     shown = {place: override.shown for place, override in files.items()}
     if cluster:
         shown["cluster"] = ", ".join(last[key].shown for key in keys if key in last)
-    return Choices((*words, *_implied(last, cluster)), tuple(search), files, shown)
+    return Choices((*words, *_implied(last, cluster)), tuple(search), files, shown), problems
 
 
 def _implied(chosen: Collection[str], cluster: str | None) -> Iterator[str]:
@@ -145,7 +150,10 @@ def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path |
         raise fail("E005", "recipes", "is not a regular file", value=name, allowed="a YAML file")
     if path is None:
         path = Path(cwd, os.path.expanduser(name))
-        near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml")])
+        if path.is_symlink():
+            target = os.path.realpath(path)
+            raise fail("E005", "recipes", f"is a link to {target}, which does not exist", value=name)
+        near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml") if file.is_file()])
         otherwise = "a recipe of the collection is a path under recipes/ without .yaml"
         remedy = near or _named_like_a_file(name) or otherwise
         raise fail("E005", "recipes", "no such file", value=name, remedy=remedy)

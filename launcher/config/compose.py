@@ -5,11 +5,13 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from launcher.common.problems import gathering, raise_any
 from launcher.config import interpolation, plain_values
 from launcher.config.choices import choose, unused_choices
 from launcher.config.composed_files import CompositionCache
-from launcher.config.files import POLICY
-from launcher.config.parsing import parse, spelled
+from launcher.config.files import POLICY, Choices, Files
+from launcher.config.overrides import SEARCH_PATH, Override
+from launcher.config.parsing import read, spelled
 from launcher.config.plain_values import NotPlain, Values
 from launcher.config.provenance import FileLayers
 from launcher.model.backend_registry import name_of
@@ -38,9 +40,7 @@ def compose(
     """
     cache = cache or CompositionCache()
     overrides = spelled(overrides, cwd)
-    parsed = parse(overrides)
-    choices = choose(parsed, cwd)
-    files = cache.composed(choices)
+    parsed, choices, files = _chosen(overrides, cwd, cache)
     values = [each for each in parsed if not each.is_choice and not each.is_hydra]
     named = choices.typed.get("recipes")
     recipe = str(named.value) if named else files.recipe
@@ -77,3 +77,16 @@ def compose(
         name_paths=tuple(found.stated) or composition.name_paths,
         unused=(*unused_choices(parsed, choices, composition.sources), *found.effects.unused(values)),
     )
+
+
+def _chosen(overrides: Sequence[str], cwd: Path, cache: CompositionCache) -> tuple[list[Override], Choices, Files]:
+    """Return overrides as understood, what they choose, and those files composed; raise every fault of these."""
+    parsed, problems = read(overrides)
+    choices, faulty_choices = choose(parsed, cwd)
+    problems += faulty_choices
+    # Without a folder that was meant, the choices in it would be faulty, too.
+    if not any(SEARCH_PATH in problem.path for problem in problems):
+        with gathering(problems):
+            files = cache.composed(choices)
+    raise_any(problems)
+    return parsed, choices, files

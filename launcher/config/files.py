@@ -158,6 +158,11 @@ class Reader:
         return len(self.looked.setdefault(str(path), stamp_of(path))) > 1
 
 
+def shown_path(file: Path) -> Path:
+    """Return the path of a file as it is shown: from the collection's folder if it is in there."""
+    return file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
+
+
 def value_nodes(file: Path) -> yaml.Node | None:
     """Return the YAML nodes of a file's values: those of its `defaults` are left out."""
     node = yaml_io.load_nodes(file.read_text(encoding="utf-8"))

@@ -29,11 +29,11 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound, raise_any
 from launcher.common.texts import start_of
 from launcher.config import resolvers
 from launcher.config.collection import CONFIG, SCHEME, USER_RECIPE
-from launcher.config.files import Choices, FileCache, Files, FileText, Layer, Reader
+from launcher.config.files import Choices, FileCache, Files, FileText, Layer, Reader, shown_path
 from launcher.config.plain_values import NotPlain, merge_layers
 
 NEIGHBOURS = "recipes"
@@ -200,10 +200,14 @@ def compose_files(choices: Choices, cache: FileCache) -> Files:
         prepend_hydra=False,
         skip_missing=False,
     )
-    tree = _merged(made_of.defaults, repository, loader)
+    layers = tuple(_layers(made_of.defaults, reader.files))
+    try:
+        tree = _merged(made_of.defaults, repository, loader)
+    except REFUSALS:
+        raise_any(_mixed(layers, cache))
+        raise
     tree.pop("hydra", None)
     chosen = {group: name or "" for group, name in made_of.overrides.known_choices.items()}
-    layers = tuple(_layers(made_of.defaults, reader.files))
     return Files(tree, chosen["recipes"], chosen["cluster"], layers, reader.references, reader.looked)
 
 
@@ -234,6 +238,36 @@ def _merged(layers: Sequence[ResultDefault], repository: Any, loader: ConfigLoad
         config = loader._compose_config_from_defaults_list(defaults=list(layers), repo=repository)
         tree: Any = OmegaConf.to_container(config, resolve=False)
         return dict(tree)
+
+
+def _mixed(layers: Sequence[Layer], cache: FileCache) -> Iterator[Problem]:
+    """Yield a Problem for each list of a file in place of another file's mapping, and the reverse.
+
+    Args:
+        layers: The files, lowest precedence first. Of two the later is at fault, or the user's.
+        cache: The files read so far.
+    """
+    known: dict[str, tuple[Any, Layer]] = {}
+    for layer in layers:
+        tree = {key: value for key, value in cache.read(layer.file).tree.items() if key != "defaults"}
+        for path, value in _values(tree, layer.package):
+            (other, below), known[path] = known.get(path, (None, layer)), (value, layer)
+            if {type(other), type(value)} != {dict, list}:
+                continue
+            is_theirs = layer.file.is_relative_to(COLLECTION) and not below.file.is_relative_to(COLLECTION)
+            faulty, meant, at = (other, value, below) if is_theirs else (value, other, layer)
+            kind = "a mapping" if isinstance(meant, dict) else "a list"
+            inside = path.removeprefix(f"{at.package}.")
+            lines = [line for leaf, line in cache.lines(at.file).items() if f"{leaf}.".startswith(f"{inside}.")]
+            where = f"{shown_path(at.file)}:{min(lines, default=1)}"
+            yield Problem("E102", path, f"should be {kind}", value=faulty, allowed=kind, where=where)
+
+
+def _values(tree: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield dotted path and value of everything in a tree, a mapping before its values."""
+    yield path, tree
+    for key, value in tree.items() if isinstance(tree, dict) else ():
+        yield from _values(value, f"{path}.{key}" if path else key)
 
 
 def _plain(layer: ResultDefault, loaded: ConfigResult) -> tuple[str, Mapping[str, Any]]:

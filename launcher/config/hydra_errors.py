@@ -14,7 +14,7 @@ from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.suggestions import nearest, question
 from launcher.config import hydra_compose
 from launcher.config.collection import ALL_RECIPES, GROUPS, SCHEME, clusters
-from launcher.config.files import Choices, FileCache, Files
+from launcher.config.files import Choices, FileCache, Files, shown_path
 from launcher.config.hydra_compose import MOST_FILES, NEIGHBOURS, RecipeFiles, TooManyFiles, UserRecipe
 from launcher.config.overrides import REMEDY_SYNTAX
 
@@ -29,6 +29,9 @@ _CLUSTERS = {
 """Clusters, and other names of them; of batch systems there is only Slurm."""
 _CLUSTER_NAMED = {word: cluster for cluster, words in _CLUSTERS.items() for word in words.split()}
 _NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
+_IN_FILE = r"In '(?P<config>[^']+)': (?P<message>.*)"
+_NOT_OVERRIDDEN, _NOT_REFERRED = r"Could not override '([^'@]+)", r"Error resolving interpolation '([^']+)'"
+"""Beginnings of Hydra's refusals of an entry of `defaults`, with the group or the reference in it."""
 _KEYWORDS = ("optional ", "override ")
 _SELF = "_self_"
 _HERE = "_here_"
@@ -61,9 +64,13 @@ def _refused(error: Exception, choices: Choices) -> ProblemsFound:
     """Return why Hydra refused: a choice that does not exist, or faulty `defaults` behind one that does."""
     missing = error.missing_cfg_file or "" if isinstance(error, MissingConfigException) else ""
     chosen = [_group_and_option(word) for word in choices.words]
+    unknown: list[Problem] = []
     for group, option in chosen:
-        if missing == f"{group}/{option}" or (group in GROUPS and "${" in option):
-            return _unknown_choice(group, option, choices.search)
+        is_absent = group in GROUPS and _find(f"{group}/{option}", choices.search) is None
+        if missing == f"{group}/{option}" or is_absent:
+            unknown += _unknown_choice(group, option, choices.search).problems
+    if unknown:
+        return ProblemsFound(tuple(unknown))
     if problems := tuple(p for group, option in chosen for p in _faults(group, option, choices.search)):
         return ProblemsFound(problems)
     if isinstance(error, TooManyFiles):
@@ -71,7 +78,31 @@ def _refused(error: Exception, choices: Choices) -> ProblemsFound:
     message = first_line(error)
     if absent := _NOT_CHOSEN.match(message):
         return fail("E003", absent[1], "no file of this group is chosen yet", remedy=f"+{absent[1]}=… adds one")
+    place = re.match(_IN_FILE, message)
+    message = place["message"] if place else message
+    for group, option in chosen:
+        for entry, _ in _inherited(f"{group}/{option}", choices.search):
+            if problem := _refused_entry(entry, message):
+                return ProblemsFound((problem,))
+    if place and (file := _find(place["config"], choices.search)):
+        return fail("E005", "defaults", message, where=str(file))
     return fail("E003", " ".join(choices.words), message, remedy=REMEDY_SYNTAX)
+
+
+def _refused_entry(entry: "_Entry", message: str) -> Problem | None:
+    """Return the Problem of an entry of `defaults` if Hydra's message is about that one."""
+    group, _, option = (entry.config or "").rpartition("/")
+    absent, reference = re.match(_NOT_OVERRIDDEN, message), re.match(_NOT_REFERRED, message)
+    if absent and entry.is_override and absent[1] == group:
+        message = "overrides a choice that no list of defaults makes"
+        remedy = f"leave out override: {entry.written.removeprefix('override ')}"
+        if group in GROUPS:
+            remedy = f"leave it out, and launch with {group}={option}"
+        return Problem("E005", "defaults", message, value=entry.written, remedy=remedy, where=entry.place)
+    if reference and reference[1] in entry.written:
+        message = f"refers to {reference[1]}, which is not the choice of a group of files"
+        return Problem("E005", "defaults", message, value=entry.written, remedy="name the file", where=entry.place)
+    return None
 
 
 def _group_and_option(word: str) -> tuple[str, str]:
@@ -124,14 +155,18 @@ class _Entry:
         base: Folder from which that config's own entries are looked up.
         written: As it is written.
         place: `file:line:column`.
+        package: What follows the `@`; empty if nothing does.
         is_optional: Whether it may be absent.
+        is_override: Whether it replaces what another list of defaults chooses.
     """
 
     config: str | None
     base: str
     written: str
     place: str
+    package: str = ""
     is_optional: bool = False
+    is_override: bool = False
 
 
 def _faults(group: str, option: str, search: Sequence[str]) -> tuple[Problem, ...]:
@@ -152,21 +187,17 @@ def _faults(group: str, option: str, search: Sequence[str]) -> tuple[Problem, ..
 def _unplaced(config: str, file: Path) -> Iterator[Problem]:
     """Yield a Problem for each default of a user's recipe that does not name where in the recipe its keys belong.
 
-    Hydra would put them under the name of their own folder, where nothing reads them.
+    Hydra would put them under the name of their own folder, or of the package, where nothing reads them.
     """
     is_own = config.startswith("recipes/") and not file.is_relative_to(COLLECTION)
     for entry in _entries(file, "recipes") if is_own else ():
-        name, colon, option = entry.written.partition(": ")
-        path, _, package = name.partition("@")
-        if entry.config and not re.fullmatch(_PACKAGE, package):
-            yield Problem(
-                "E005",
-                "defaults",
-                "a default of a recipe must name where its keys belong",
-                value=entry.written,
-                remedy=f"{path}@{_HERE}{colon}{option}",
-                where=entry.place,
-            )
+        if entry.config and not re.fullmatch(_PACKAGE, entry.package):
+            message = "a default of a recipe must name where its keys belong"
+            if entry.package:
+                message = f"@{entry.package} is not a place in a recipe"
+            name, _, option = entry.written.partition(": ")
+            remedy = f"{name.partition('@')[0]}@{_HERE}" + (f": {option}" if option else "")
+            yield Problem("E005", "defaults", message, value=entry.written, remedy=remedy, where=entry.place)
 
 
 def after_self(config: str, search: Sequence[str]) -> frozenset[Path]:
@@ -176,17 +207,31 @@ def after_self(config: str, search: Sequence[str]) -> frozenset[Path]:
         config: A config of the composition, a path without `.yaml`.
         search: Where Hydra looks beside the collection.
     """
+    found = _inherited(config, search, is_after_self=True)
+    return frozenset(target for _, target in found if target)
+
+
+def _inherited(
+    config: str, search: Sequence[str], *, is_after_self: bool = False
+) -> Iterator[tuple[_Entry, Path | None]]:
+    """Yield every entry of the defaults of a config and of all that it inherits, with the file that it names.
+
+    Args:
+        config: A path without `.yaml`.
+        search: Where Hydra looks beside the collection.
+        is_after_self: Whether of the config's own entries those before `_self_` are left out.
+    """
     file = _find(config, search)
     base = "recipes" if config.startswith("recipes/") else config.rpartition("/")[0]
+    pending = list(_entries(file, base, is_after_self=is_after_self)) if file else []
     found: set[Path] = set()
-    pending = list(_entries(file, base, is_after_self=True)) if file else []
     while pending:
         entry = pending.pop()
         target = _find(entry.config, search) if entry.config else None
+        yield entry, target
         if target and target not in found:
             found.add(target)
             pending += _entries(target, entry.base)
-    return frozenset(found)
 
 
 def _walk(
@@ -212,8 +257,8 @@ def _walk(
         if entry.config is None:
             yield Problem("E005", "defaults", entry.written, allowed="/path@_here_ or _self_", where=entry.place)
         elif target is None:
-            if not entry.is_optional:
-                yield _absent(entry, search)
+            if not entry.is_optional and "${" not in entry.written:
+                yield _absent(entry, file, search)
         elif target in (passed := [*(step for step, _ in way), file]):
             yield _cycle([step for _, step in way][passed.index(target) :], entry)
         elif target not in done:
@@ -245,31 +290,34 @@ def _named(file: Path, base: str, item: yaml.Node) -> Iterator[_Entry]:
     """Yield what one item of the list names: `/base/part@_here_`, or a group and one or several options."""
     place = _place(file, item)
     if isinstance(item, yaml.ScalarNode):
-        if item.value != _SELF:
-            path, is_optional = _path(item.value, base)
-            yield _Entry(path, path.rpartition("/")[0], item.value, place, is_optional)
+        if item.value.startswith(_KEYWORDS):
+            word = item.value.partition(" ")[0]
+            yield _Entry(None, "", f"{word} stands before a group: {{{word} /group@{_HERE}: name}}", place)
+        elif item.value != _SELF:
+            name, _, package = item.value.partition("@")
+            path = _path(name, base)
+            yield _Entry(path, path.rpartition("/")[0], item.value, place, package)
     elif isinstance(item, yaml.MappingNode) and len(item.value) == 1:
         key, value = item.value[0]
-        group, is_optional = _path(key.value, base)
+        *keywords, group = key.value.split()
+        name, _, package = group.partition("@")
+        path = _path(name, base)
+        is_optional, is_override = "optional" in keywords, "override" in keywords
         for option in value.value if isinstance(value, yaml.SequenceNode) else [value]:
-            if option.value not in ("null", "~", "") and "${" not in option.value:
-                written = f"{key.value}: {option.value}"
-                yield _Entry(f"{group}/{option.value}", group, written, _place(file, option), is_optional)
+            if option.value not in ("null", "~", ""):
+                config, written = f"{path}/{option.value}", f"{key.value}: {option.value}"
+                yield _Entry(config, path, written, _place(file, option), package, is_optional, is_override)
     else:
         yield _Entry(None, "", "is not a valid entry of a defaults list", place)
 
 
-def _path(written: str, base: str) -> tuple[str, bool]:
-    """Return the path that an entry means, and whether it may be absent."""
-    name = written.partition("@")[0]
-    for word in _KEYWORDS:
-        name = name.removeprefix(word)
-    return name[1:] if name.startswith("/") else f"{base}/{name}", written.startswith(_KEYWORDS[0])
+def _path(name: str, base: str) -> str:
+    """Return the path that an entry means."""
+    return name[1:] if name.startswith("/") else f"{base}/{name}"
 
 
 def _place(file: Path, node: yaml.Node) -> str:
-    name = file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
-    return f"{name}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+    return f"{shown_path(file)}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
 
 
 def _cycle(way: Sequence[_Entry], last: _Entry) -> Problem:
@@ -278,26 +326,28 @@ def _cycle(way: Sequence[_Entry], last: _Entry) -> Problem:
     return Problem("E005", "defaults", message, remedy="leave out one of these entries", where=last.place)
 
 
-def _absent(entry: _Entry, search: Sequence[str]) -> Problem:
+def _absent(entry: _Entry, file: Path, search: Sequence[str]) -> Problem:
+    """Return the Problem of an entry of a file that names none."""
+    names = [name for name in known_configs(search) if _find(name, search) != file]
     return Problem(
         "E005",
         "defaults",
         "a recipe's defaults name a file that does not exist",
         value=entry.written,
         allowed="/path from recipes_collection/ or the search path, or the name of a file beside yours",
-        remedy=_instead(entry, known_configs(search)),
+        remedy=_instead(entry, names),
         where=entry.place,
     )
 
 
 def _instead(entry: _Entry, names: Sequence[str]) -> str | None:
     """Return the correction of an entry that names no file."""
-    name, _, package = entry.written.partition("@")
-    if name in names:
+    if entry.written.partition("@")[0] in names:
         return f"/{entry.written}, with a slash before it"
-    near = nearest(entry.config or "", names, cutoff=0.7)
-    place = f"@{package or _HERE}"
-    return question([f"/{found}{place}" for found in near])
+    config, package = entry.config or "", f"@{entry.package or _HERE}"
+    last = config.rpartition("/")[2]
+    near = [name for name in nearest(config, names, cutoff=0.7) if nearest(last, [name.rpartition("/")[2]])]
+    return question([f"/{found}{package}" for found in near])
 
 
 def _find(config_path: str, search: Sequence[str]) -> Path | None:
@@ -311,9 +361,10 @@ def known_configs(search: Sequence[str]) -> list[str]:
     for source in _sources(search):
         place = Path(source.path)
         if isinstance(source, UserRecipe):
-            names |= {f"{NEIGHBOURS}/{file.stem}" for file in place.parent.glob("*.yaml")}
+            names |= {f"{NEIGHBOURS}/{file.stem}" for file in place.parent.glob("*.yaml") if file.is_file()}
         else:
-            names |= {str(file.relative_to(place).with_suffix("")) for file in place.rglob("*.yaml")}
+            files = filter(Path.is_file, place.rglob("*.yaml"))
+            names |= {str(file.relative_to(place).with_suffix("")) for file in files}
     return sorted(names)
 
 

@@ -1,17 +1,19 @@
 """Overrides as Hydra's grammar reads them: quoted values, lists, mappings, groups, packages and sweeps."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser import overrides_parser
+from hydra.core.override_parser.overrides_visitor import HydraErrorListener, HydraOverrideVisitor
 from hydra.core.override_parser.types import Override as Parsed
 from hydra.core.override_parser.types import OverrideType, QuotedString, Sweep
 from hydra.errors import HydraException
 
 from launcher.common import redaction
-from launcher.common.problems import Problem, fail, first_line, shown
+from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
 from launcher.common.yaml_io import LONGEST_NUMBER
-from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, remedy_of
+from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, remedy_of, shell_word
 
 _SIGNS = {
     OverrideType.CHANGE: "",
@@ -22,10 +24,43 @@ _SIGNS = {
 _TOO_LONG_A_NUMBER = f"contains a number of more than {LONGEST_NUMBER} digits"
 
 
+class _Repeating(dict[Any, Any]):
+    """A mapping of an override, which gives a key several times; of its values only the last is here."""
+
+    repeated: Any
+
+
+class _Visitor(HydraOverrideVisitor):
+    """Hydra's, which would drop the first of two values of a key."""
+
+    def visitDictContainer(self, ctx: Any) -> dict[Any, Any]:
+        found: dict[Any, Any] = super().visitDictContainer(ctx)
+        keys = [self.visitDictKey(pair.dictKey()) for pair in ctx.dictKeyValuePair()]
+        if len(keys) > len(found):
+            found = _Repeating(found)
+            found.repeated = next(key for i, key in enumerate(keys) if key in keys[:i])
+        return found
+
+
+def _parse(text: str) -> Parsed:
+    """Return an override as Hydra's grammar reads it; Hydra's own parser takes no other visitor."""
+    grammar: Any = overrides_parser  # generated, without types
+    listener = HydraErrorListener()
+    lexer = grammar.OverrideLexer(grammar.InputStream(text))
+    parser = grammar.OverrideParser(grammar.CommonTokenStream(lexer))
+    for each in (lexer, parser):
+        each.removeErrorListeners()
+        each.addErrorListener(listener)
+    found: Parsed = _Visitor(grammar.create_functions()).visit(parser.override())
+    found.input_line = text
+    found.validate()
+    return found
+
+
 def parsed(text: str) -> Parsed | None:
     """Return an override as Hydra's grammar reads it; None if it does not."""
     try:
-        return OverridesParser.create().parse_override(text)
+        return _parse(text)
     except (HydraException, RecursionError, ValueError):  # the last of a number that Python does not convert
         return None
 
@@ -43,8 +78,10 @@ def read(text: str) -> tuple[Override, tuple[Problem, ...]]:
         ProblemsFound: It is not written as an override.
     """
     try:
-        found = OverridesParser.create().parse_override(text)
+        found = _parse(text)
     except (HydraException, RecursionError) as error:
+        if problem := _key_problem(text):
+            raise ProblemsFound((problem,)) from error
         message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
         remedy = remedy_of(text) or REMEDY_SYNTAX
         raise fail("E001", shown(text), message, remedy=remedy) from error
@@ -56,9 +93,20 @@ def read(text: str) -> tuple[Override, tuple[Problem, ...]]:
     return _own(found), (problem,) if problem else ()
 
 
+def _key_problem(text: str) -> Problem | None:
+    """Return the fault of the key of an override that the grammar does not take; None if the key is not at fault."""
+    key, equals, value = shown(text).partition("=")
+    if not equals or parsed(f"{key}=0") or re.search(r"[\s:@/]", key):
+        return None
+    part = next((part for part in key.lstrip("+").split(".") if not parsed(f"a.{part}=0")), key)
+    meant = re.sub(r"(?<=\.)0+(?=\d)", "", re.sub(r"\[(\d+)\]", r".\1", key))  # items of lists, sizes
+    remedy = shell_word(f"{meant}={value}") if parsed(f"{meant}={value}") else None
+    return Problem("E001", key, f"{part!r} cannot be a part of a key", remedy=remedy, where=shown(text))
+
+
 def unchecked(text: str) -> Override:
     """Return an override as Hydra's grammar reads it; its faults are raised as Hydra raises them."""
-    return _own(OverridesParser.create().parse_override(text))
+    return _own(_parse(text))
 
 
 def _own(found: Parsed) -> Override:
@@ -88,6 +136,8 @@ def _with_text_keys(value: Any) -> Any:
         raise ValueError("contains a sweep inside another value")
     if isinstance(value, list):
         return [_with_text_keys(item) for item in value]
+    if isinstance(value, _Repeating):
+        raise ValueError(f"gives the key {_key_text(value.repeated)!r} twice")
     if isinstance(value, Mapping):
         found: dict[str, Any] = {}
         for key, item in value.items():

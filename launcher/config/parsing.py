@@ -2,7 +2,6 @@
 
 import os
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from launcher.config.overrides import (
     is_key,
     plain,
     quoted,
+    shell_word,
     unreadable,
 )
 
@@ -27,8 +27,6 @@ _BARE_VALUE = re.compile(r"[\w./@:+-]+")
 """A value that needs no quotes in a suggestion."""
 _ITEMS = re.compile(r"[^()\[\]{}'\"…]+")
 """Values after commas, which are a list between brackets."""
-_SPECIAL = re.compile(r'["$`!]|\\\\')
-"""What a shell changes within double quotes. Source: Bash Reference Manual, Double Quotes."""
 _REHEARSE, _MOST_RANKS = "rehearse", 1024
 _IS_ELASTIC = "recipes.elastic_policy.is_elastic"
 
@@ -39,15 +37,21 @@ def parse(words: Sequence[str]) -> list[Override]:
     Raises:
         ProblemsFound: Every override that is not written as one, or that this program does not support.
     """
+    parsed, problems = read(words)
+    raise_any(problems)
+    return parsed
+
+
+def read(words: Sequence[str]) -> tuple[list[Override], list[Problem]]:
+    """Return what `parse` returns, without the overrides that have a fault; and every fault."""
     parsed: list[Override] = []
     texts, problems = joined(words)
     for text in texts:
         with gathering(problems):
             override, faults = _read(text)
+            raise_any((*faults, *_faults(override)))
             parsed.append(override)
-            problems += (*faults, *_faults(override))
-    raise_any(problems)
-    return _completed(parsed)
+    return _completed(parsed), problems
 
 
 def joined(words: Sequence[str]) -> tuple[list[str], list[Problem]]:
@@ -86,14 +90,7 @@ def _parted_problem(words: Sequence[str]) -> Problem:
     absent = "has a : in place of its =" if words[0].endswith(":") else "lacks a = between key and value"
     message = "has a space before or after its =" if is_spaced else absent
     text = shown(_joined(words))
-    return Problem("E001", text.partition("=")[0], message, remedy=_shell_word(text))
-
-
-def _shell_word(text: str) -> str:
-    """Return an override as it is typed: in double quotes, the easier to read, where a shell leaves it alone."""
-    if "'" not in text:
-        return text
-    return shlex.quote(text) if _SPECIAL.search(text) else f'"{text}"'
+    return Problem("E001", text.partition("=")[0], message, remedy=shell_word(text))
 
 
 def _completed(parsed: list[Override]) -> list[Override]:
@@ -152,7 +149,11 @@ def _faults(override: Override) -> Iterator[Problem]:
         yield problem
     if override.is_sweep:
         key, _, value = override.shown.partition("=")
-        forms = f"{key}=[{value}] is a list, {key}='\"{value}\"' a text; " if _ITEMS.fullmatch(value) else ""
+        forms = (
+            f"{shell_word(f'{key}=[{value}]')} is a list, {key}='\"{value}\"' a text; "
+            if _ITEMS.fullmatch(value)
+            else ""
+        )
         remedy = f"{'one of them; ' if override.is_choice else forms}recipes run --multirun launches a job for each"
         yield Problem("E002", override.shown, "sweeps over several values", remedy=remedy)
 

@@ -17,7 +17,8 @@ from launcher.config.overrides import INTEGER, Override
 from launcher.model.composition import RUN_NAME, UnusedOverride
 from launcher.model.config_tree import AUTO, SCALES, get, leaves, lookup, merged, prefixes
 
-_MISSING = "???"
+MISSING = "???"
+"""A value that is still to be given."""
 REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}", re.A)
 _CALL = re.compile(r"\$\{(\w+):((?:[^${}:]|\$\{[\w.]+\})*)\}", re.A)
 _SCALARS = (str, int, float, bool, type(None))
@@ -142,7 +143,7 @@ def _over(base: Mapping[Any, Any], layer: Mapping[Any, Any]) -> dict[Any, Any]:
         old = result[key]
         if isinstance(old, dict) and isinstance(value, dict):
             result[key] = _over(old, value)
-        elif value == _MISSING:
+        elif value == MISSING:
             if isinstance(old, str) and "${" in old:
                 raise NotPlain
         elif isinstance(old, dict | list) or isinstance(value, dict | list):
@@ -221,7 +222,7 @@ def _is_literal(value: Any) -> bool:
     """Return whether a value consists of scalars, none of which is a reference or a placeholder."""
     if isinstance(value, dict | list):
         return all(map(_is_literal, value.values() if isinstance(value, dict) else value))
-    return type(value) in _SCALARS and not (isinstance(value, str) and ("${" in value or value == "???"))
+    return type(value) in _SCALARS and not (isinstance(value, str) and ("${" in value or value == MISSING))
 
 
 def _put(tree: Any, words: Sequence[str], value: Any) -> dict[str, Any]:
@@ -242,7 +243,7 @@ def resolved(value: Any, path: tuple[str, ...], tree: Any, steps: int = 0) -> An
         return {key: resolved(inner, (*path, key), tree, steps) for key, inner in value.items()}
     if type(value) is list:
         return [resolved(inner, (*path, str(i)), tree, steps) for i, inner in enumerate(value)]
-    if type(value) not in _SCALARS or value == _MISSING:
+    if type(value) not in _SCALARS or value == MISSING:
         raise NotPlain
     if not isinstance(value, str) or "${" not in value:
         return value

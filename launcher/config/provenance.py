@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 
 from launcher.common.paths import COLLECTION
-from launcher.config.files import FileCache, Layer
+from launcher.config.files import FileCache, Layer, shown_path
 from launcher.config.overrides import Override
 from launcher.model import config_tree
 from launcher.model.composition import Setting
-from launcher.model.config_tree import ABSENT, SCALES, child, is_index
+from launcher.model.config_tree import ABSENT, SCALES, child, is_index, prefixes
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,13 @@ class FileLayers:
     @cached_property
     def leaf_origins(self) -> Mapping[str, str]:
         """`file:line` of every leaf that a file sets, by dotted path."""
-        return {path: origin for n in range(len(self.files)) for path, origin in self.leaves(n).items()}
+        found: dict[str, str] = {}
+        for n in range(len(self.files)):
+            new = self.leaves(n)
+            for replaced in {above for path in new for above in prefixes(path)} & found.keys():
+                del found[replaced]  # by a value, or by keys below it
+            found.update(new)
+        return found
 
     @cached_property
     def own_layers(self) -> frozenset[int]:
@@ -56,7 +62,7 @@ class FileLayers:
     def leaves(self, layer: int) -> Mapping[str, str]:
         """Return `file:line` of every leaf that a layer sets, by dotted path."""
         file, package = self.place(layer)
-        name, prefix = _name(file), f"{package}." if package else ""
+        name, prefix = shown_path(file), f"{package}." if package else ""
         lines = self.cache.lines(file).items()
         return {f"{prefix}{path}" if path else package: f"{name}:{line}" for path, line in lines}
 
@@ -113,7 +119,7 @@ def _in_file(layer: Layer, path: str, cache: FileCache) -> Setting | None:
     if not (found := _find(tree, node, below)):
         return None
     rest, value, line = found
-    return Setting(path.removesuffix(f".{rest}") if rest else path, value, f"{_name(layer.file)}:{line}")
+    return Setting(path.removesuffix(f".{rest}") if rest else path, value, f"{shown_path(layer.file)}:{line}")
 
 
 def _find(tree: Any, node: yaml.Node | None, path: str) -> tuple[str, Any, int] | None:
@@ -140,7 +146,3 @@ def _unquoted(node: yaml.Node | None, path: str) -> Iterator[tuple[str, str]]:
     elif isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             yield from _unquoted(item, f"{path}.{i}")
-
-
-def _name(file: Path) -> Path:
-    return file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file

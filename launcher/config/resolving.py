@@ -15,7 +15,7 @@ from launcher.common.texts import counted
 from launcher.config import interpolation, resolvers
 from launcher.config.collection import GROUPS
 from launcher.config.files import POLICY, POLICY_KEY, Files
-from launcher.config.overrides import Override, top_level
+from launcher.config.overrides import Override, shell_word, top_level
 from launcher.config.plain_values import Effects, Values
 from launcher.model.composition import RUN_NAME, Composition, nearest_origin
 from launcher.model.config_tree import AUTO, SCALES, get, is_index, leaves, targets
@@ -131,7 +131,25 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             remedy = f"leave out {typed}, or give {target} a value" if typed else remedy
             yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)
         elif faulty.isdisjoint(targets(text, path)) or interpolation.leads_back(path, tree):
-            yield problem
+            yield _in_plain_words(problem, text)
+
+
+def _in_plain_words(problem: Problem, text: str) -> Problem:
+    """Return the fault of a reference that calls a function, or leads back to itself, without OmegaConf's words."""
+    if problem.message == "Recursive interpolation detected":
+        remedy = "give it a value, or refer to another key"
+        return dataclasses.replace(problem, message="leads back to itself", value=text, remedy=remedy)
+    if unknown := re.match(r"Unsupported interpolation type (.+)", problem.message):
+        message, allowed = f"there is no function {unknown[1]} for references", ", ".join(resolvers.NAMES)
+        near = did_you_mean(unknown[1], resolvers.NAMES)
+        return dataclasses.replace(problem, message=message, value=text, allowed=allowed, remedy=near)
+    if (fault := re.match(r"(\w+) raised while resolving interpolation: (.*)", problem.message)) is None:
+        return problem
+    if fault[1] == "ValueError":
+        message, _, stated = fault[2].partition("; ")
+        return dataclasses.replace(problem, message=message, value=text, remedy=stated or None)
+    message = f"calls a function with arguments that it does not take: {text}"
+    return dataclasses.replace(problem, message=message, allowed=resolvers.FORMS)
 
 
 def _as_text(path: str, text: str, target: str) -> str | None:
@@ -240,7 +258,7 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
         if key.partition(".")[0] in config and (place := _misplaced(config, key)):
             return Problem("E101", key, "unknown key", remedy=question([place]), where=where)
         if isinstance(override.value, dict) and OmegaConf.is_list(OmegaConf.select(config, key)):
-            given = f'"{key}=[{where.partition("=")[2]}]"' if where == override.text else None
+            given = shell_word(f"{key}=[{where.partition('=')[2]}]") if where == override.text else None
             return Problem("E003", key, "is a list", remedy=given, where=where)
         if isinstance(override.value, list) and OmegaConf.is_dict(OmegaConf.select(config, key)):
             return Problem("E003", key, "is a mapping", remedy=f"'{key}={{NAME: value}}'", where=where)

@@ -2,6 +2,7 @@
 
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.suggestions import nearest
 from launcher.config.collection import GROUPS
 from launcher.model import family_registry, instances
 from launcher.model.backend_registry import described
@@ -91,7 +92,9 @@ def _typed(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem
     found = [*problems, *settings_problems]
     family = family_registry.family_of(recipe_tree)
     if isinstance(family, Problem):
-        return None, [*found, family]
+        slips = [key for key in recipe_tree if nearest(key, ["defaults"])] if family.code == "E103" else []
+        slip = [Problem("E101", f"recipes.{key}", "unknown key", remedy="did you mean defaults?") for key in slips]
+        return None, [*found, *(slip or [family])]
     # A start command of the user's own replaces the trainer that a cluster has by default.
     is_replaced = not settings_problems and backend.programs.are_replaced(settings)
     otherwise = None if is_replaced else backend.default_trainer
