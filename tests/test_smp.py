@@ -159,7 +159,7 @@ FAULTS = [
     ((f"{LIBRARY}.enabled='true'",), "E102", "modelparallel.enabled", "true or false"),
     ((f"{D}.mpi.enabled=1",), "E102", "mpi.enabled", "true or false"),
     ((f"{D}.mpi.processes_per_host=0",), "E102", "mpi.processes_per_host", "greater than or equal to 1"),
-    ((f"{LIBRARY}.version='2.0'",), "E102", "modelparallel.version", "pattern"),
+    ((f"{LIBRARY}.version='2.0'",), "E102", "modelparallel.version", "a version of 1, such as '1.3'"),
     ((f"{D}.mpi.enabled=false",), "E241", "mpi.enabled", "needs MPI"),
     (("~recipes.distribution.mpi",), "E241", "mpi", "needs MPI"),
     ((f"~{P[2:]}.partitions",), "E242", "parameters.partitions", "missing"),
