@@ -162,13 +162,18 @@ def test_hostile_recipes_cost_little_time_and_memory(tmp_path):
             {"a": "defaults: [{override /cluster: k8s}]"},
             ["a.yaml:1:32", "override /cluster: k8s", "launch with cluster=k8s"],
         ),
+        (
+            {"a": "defaults: [{override /cluster: k8s}, /base/tiny/lm@_here_]"},
+            ["a.yaml:1:32", "launch with cluster=k8s"],
+        ),
+        ({"a": "defaults:\n  - {' ': x}"}, ["a.yaml:2:5", "not a valid entry"]),
         ({"a": "defaults: [{/base/tiny@_here_: '${x}'}]"}, ["a.yaml:1:32", "refers to ${x}"]),
         ({"a": "defaults: [/base/tiny/lm@_hre_]"}, ["a.yaml:1:12", "@_hre_", "/base/tiny/lm@_here_"]),
         ({"a": "defaults: [{/base/tiny@_here_@x: lm}]"}, ["a.yaml:1:34", "/base/tiny@_here_: lm"]),
     ],
     ids=[
         *("itself", "circle", "absent", "no_slash", "absent_option", "no_place", "text", "list", "self_twice"),
-        *("optional", "override", "reference", "place", "two_places"),
+        *("optional", "override", "override_first", "no_group", "reference", "place", "two_places"),
     ],
 )
 def test_faulty_defaults_name_file_line_and_column(files, says, problems, tmp_path):
@@ -189,20 +194,6 @@ def test_only_another_file_is_suggested_in_place_of_an_absent_one(default, probl
     (tmp_path / "ama.yaml").write_text(f"defaults: [{default}]")
     (problem,) = problems("recipes=ama.yaml")
     assert (problem.code, problem.remedy) == ("E005", None)
-
-
-@pytest.mark.parametrize("key", ["default", "defalts"])
-def test_a_misspelt_list_of_defaults_gets_its_name(key, problems, tmp_path):
-    (tmp_path / "a.yaml").write_text(f"run: {{name: m}}\n{key}: [/base/tiny/lm@_here_]")
-    (problem,) = problems("recipes=a.yaml")
-    assert (problem.code, problem.path, problem.remedy) == ("E101", f"recipes.{key}", "did you mean defaults?")
-    assert problem.where == f"{tmp_path}/a.yaml:2"
-
-
-def test_a_recipe_that_inherits_nothing_gets_what_to_inherit(problems, tmp_path):
-    (tmp_path / "a.yaml").write_text("defaults: []\nrun: {name: m}")
-    (problem,) = problems("recipes=a.yaml")
-    assert problem.code == "E103" and problem.remedy.startswith("inherit one with defaults: [/recipes/training/tiny")
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,15 @@ def test_a_faulty_reference_is_one_problem_in_plain_words(text, message, remedy,
     assert message in problem.message and remedy in str(problem) and "interpolation" not in str(problem)
 
 
+@pytest.mark.parametrize(
+    "call", ["add:hunter2hunter2,1", "divide_ceil:hunter2hunter2,1", "oc.decode:'[hunter2hunter2'"]
+)
+def test_a_secret_in_a_faulty_reference_is_not_repeated(call):
+    with pytest.raises(ProblemsFound) as caught:
+        compose([f"+env_vars.DB_PASSWORD=${{{call}}}"], Path.cwd())
+    assert "E007" in str(caught.value) and "hunter2" not in str(caught.value)
+
+
 def test_a_secret_in_a_bad_override_is_not_repeated():
     for override in ("+env_vars.MY_TOKEN=hunter2[", "++recipes.run={hf_access_token: hunter2]"):
         with pytest.raises(ProblemsFound) as caught:

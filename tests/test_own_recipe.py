@@ -122,6 +122,20 @@ def test_a_key_with_dots_is_found_in_a_section_that_a_program_reads(problems):
     assert (problem.code, problem.remedy) == ("E101", "nest it: optim: {lr: …}")
 
 
+def test_a_key_with_dots_below_a_key_of_the_program_s_own_is_its_own(prepare, tmp_path):
+    text = f"defaults: [/recipes/{TINY}@_here_, _self_]\nextra_keys: [training_config.labels]\n"
+    (tmp_path / "mine.yaml").write_text(f"{text}training_config: {{labels: {{a: {{x: 1}}, a.b: 2}}}}\n")
+    labels = prepare("recipes=mine.yaml").scales[0].config["training_config"]["labels"]
+    assert labels == {"a": {"x": 1}, "a.b": 2}
+
+
+def test_a_later_file_of_a_section_replaces_its_placeholder(prepare, tmp_path):
+    (tmp_path / "nodes.yaml").write_text("num_nodes: 4\ndevices: 1\n")
+    head = f"defaults: [/recipes/{TINY}@_here_, _self_, nodes@trainer]\n"
+    (tmp_path / "mine.yaml").write_text(f"{head}trainer: ???\n")
+    assert prepare("recipes=mine.yaml", "recipes.elastic_policy.is_elastic=false").initial_nodes == 4
+
+
 SCHEMAS = functools.cache(new_recipe.schema_file)
 """Text of each family's schema, made once."""
 

@@ -284,6 +284,20 @@ def test_a_value_of_a_referenced_variable_is_refused_with_the_other_faults(probl
     assert "qv7x93bLm2" not in str(found) and "sekretlit77" not in str(found)
 
 
+def test_a_value_that_only_refers_to_an_exposed_secret_is_not_one_more_fault(problems, monkeypatch):
+    monkeypatch.setenv("AB_TOKEN", "abcd1234efgh")
+    redaction.install()
+    (found,) = problems("recipes.run.name=abcd1234efgh")  # results_dir has the name in it
+    assert (found.code, found.path) == ("E610", "recipes.run.name")
+
+
+def test_the_name_of_a_variable_is_not_a_secret(monkeypatch, prepare):
+    monkeypatch.setenv("A_TOKEN", "MY_VARIABLE_1")
+    monkeypatch.setenv("MY_VARIABLE_1", "qv7x93bLm2")
+    redaction.install()
+    prepare("env_vars.B_TOKEN={env: MY_VARIABLE_1}")
+
+
 @pytest.fixture
 def problems_of_launch(tmp_path, monkeypatch, context):
     """Return a function from overrides to the Problems that keep their bundle from being written."""

@@ -528,6 +528,11 @@ def test_a_fault_of_the_adapter_is_one_problem(problems, words, code, path):
     assert found(problems, *VALID["falcon"], *words) == [(code, path)]
 
 
+def test_a_number_that_is_written_as_a_text_is_suggested_as_one(problems):
+    (problem,) = problems(*VALID["falcon"], "recipes.trainer.precision='16'")
+    assert problem.remedy == "did you mean recipes.trainer.precision=16?"
+
+
 def test_ranks_need_no_groups_without_hybrid_shards(prepare):
     prepare(*VALID["falcon"], "recipes.trainer.num_nodes=1", "recipes.model.sharding_strategy=full_shard")
 

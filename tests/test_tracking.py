@@ -400,7 +400,7 @@ def test_a_store_that_cannot_serve_is_a_problem_and_nothing_is_written(context, 
 
 
 @pytest.mark.parametrize(
-    "uri", ["http://", "https://x y", "http://x:99999", "http://x:0", "http://[::1", "http://:1"]
+    "uri", ["http://", "https://x y", "http://x:99999", "http://x:0", "http://[::1", "http://:1", "HTTP://m"]
 )
 @pytest.mark.parametrize(
     ("words", "key"),

@@ -118,10 +118,15 @@ def test_a_fault_is_told_in_plain_words(text, says):
     assert caught.value.problem_mark is not None
 
 
-@pytest.mark.parametrize("text", ["010", "-0_7", "1:30", "12:00:00", "!!int 010"])
+@pytest.mark.parametrize("text", ["010", "-0_17", "1:30", "12:00:00", "!!int 010"])
 def test_a_number_that_yaml_1_2_reads_in_another_way_is_a_fault(text):
     with pytest.raises(yaml.MarkedYAMLError, match="ambiguous"):
         yaml_io.load(f"k: {text}")
+
+
+@pytest.mark.parametrize("text", ["00", "007", "-01", "0_1"])
+def test_a_number_that_both_versions_read_alike_is_taken(text):
+    assert yaml_io.load(f"k: {text}") == {"k": int(text)}
 
 
 @pytest.mark.parametrize(("text", "forms"), [("010", "8 or 10, or '010'"), ("1:30", "90, or '1:30'")])

@@ -48,7 +48,7 @@ def number_of(given: object, code: str, key: str) -> int:
     """Return a whole number of 1 or more.
 
     Raises:
-        ProblemsFound: It is none.
+        ProblemsFound: It is not.
     """
     number = whole(given)
     if type(number) is not int or number < 1:

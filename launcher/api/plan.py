@@ -323,7 +323,7 @@ def compile(
         name = naming.text_of(recipe)
         words, unstated = values.read(overrides)
         chosen = naming.choose(name, [*words, *values.words(further)])
-        if unstated:  # what else is wrong is said with it
+        if unstated:  # other faults are reported with them
             found = _compiled(name, chosen, session.context(), session, strict=False)
             raise ProblemsFound((*unstated, *found.problems))
     except ProblemsFound as error:

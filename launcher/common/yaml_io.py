@@ -82,9 +82,10 @@ class _Loader(yaml.CSafeLoader):
         except (ValueError, KeyError) as error:  # the text does not match the tag, as in `!!int abc`
             raise _error(f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}", node) from error
         if type(value) is int and re.match(_ONLY_YAML_1_1, node.value):
-            readings = dict.fromkeys((value, value if ":" in node.value else int(node.value)))
-            numbers = " or ".join(map(str, readings))
-            raise _error(f"{node.value} is ambiguous; write {numbers}, or '{node.value}' for a text", node)
+            readings = [value] if ":" in node.value else [value, int(node.value)]
+            if readings[-1] != value or ":" in node.value:
+                numbers = " or ".join(map(str, readings))
+                raise _error(f"{node.value} is ambiguous; write {numbers}, or '{node.value}' for a text", node)
         return value
 
     def refuse_tag(self, node: yaml.Node) -> Any:

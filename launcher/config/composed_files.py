@@ -180,8 +180,10 @@ def _with_placeholders(files: Files, cache: FileCache) -> Files:
 
 
 def _is_set_above(path: str, layer: Layer, layers: Sequence[Layer], cache: FileCache) -> bool:
-    """Return whether a later layer has a value at a path."""
+    """Return whether a later layer has a value at a path, or below it."""
     for other in layers[layers.index(layer) + 1 :]:
+        if f"{other.package}.".startswith(f"{path}."):
+            return True
         below = path.removeprefix(f"{other.package}.") if other.package else path
         if lookup(cache.read(other.file).tree, below) not in (ABSENT, MISSING):
             return True

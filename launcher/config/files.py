@@ -250,7 +250,7 @@ class Files:
     @property
     def have_policy(self) -> bool:
         """Whether they have an `elastic_policy`, so that one made by overrides is not completed by the default."""
-        return get(self.tree, POLICY_KEY) is not None
+        return get(self.tree, POLICY_KEY) not in (None, "???")
 
     def is_current(self) -> bool:
         """Return whether every file is as it was when it was read, and no other one has appeared before it."""

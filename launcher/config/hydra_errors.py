@@ -29,8 +29,9 @@ _CLUSTERS = {
 """Clusters, and other names of them; of batch systems there is only Slurm."""
 _CLUSTER_NAMED = {word: cluster for cluster, words in _CLUSTERS.items() for word in words.split()}
 _NOT_CHOSEN = re.compile(r"Could not override '([^']+)'\. No match in the defaults list")
-_IN_FILE = r"In '(?P<config>[^']+)': (?P<message>.*)"
-_NOT_OVERRIDDEN, _NOT_REFERRED = r"Could not override '([^'@]+)", r"Error resolving interpolation '([^']+)'"
+_IN_FILE = r"In '?(?P<config>[^':]+)'?: (?P<message>.*)"
+_NOT_OVERRIDDEN = r"(?:Could not override|Override) '([^'@: ]+)"
+_NOT_REFERRED = r"Error resolving interpolation '([^']+)'"
 """Beginnings of Hydra's refusals of an entry of `defaults`, with the group or the reference in it."""
 _KEYWORDS = ("optional ", "override ")
 _SELF = "_self_"
@@ -297,7 +298,7 @@ def _named(file: Path, base: str, item: yaml.Node) -> Iterator[_Entry]:
             name, _, package = item.value.partition("@")
             path = _path(name, base)
             yield _Entry(path, path.rpartition("/")[0], item.value, place, package)
-    elif isinstance(item, yaml.MappingNode) and len(item.value) == 1:
+    elif isinstance(item, yaml.MappingNode) and len(item.value) == 1 and item.value[0][0].value.strip():
         key, value = item.value[0]
         *keywords, group = key.value.split()
         name, _, package = group.partition("@")

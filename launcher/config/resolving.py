@@ -148,8 +148,8 @@ def _in_plain_words(problem: Problem, text: str) -> Problem:
     if fault[1] == "ValueError":
         message, _, stated = fault[2].partition("; ")
         return dataclasses.replace(problem, message=message, value=text, remedy=stated or None)
-    message = f"calls a function with arguments that it does not take: {text}"
-    return dataclasses.replace(problem, message=message, allowed=resolvers.FORMS)
+    message = "calls a function with arguments that it does not take"
+    return dataclasses.replace(problem, message=message, value=text, allowed=resolvers.FORMS)
 
 
 def _as_text(path: str, text: str, target: str) -> str | None:

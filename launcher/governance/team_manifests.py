@@ -122,10 +122,10 @@ def _instance_faults(team: Team) -> Iterator[Problem]:
 
 
 def _pod_faults(team: Team) -> Iterator[Problem]:
-    nodes, most = team.nodes + team.borrow_nodes, _most_pods(team)
-    if most < nodes:
-        message = f"is fewer than the {nodes} nodes, each of which runs at least one pod"
-        yield Problem("E362", "max_pods", message, most, f"at least {nodes}")
+    most = _most_pods(team)
+    if most < team.nodes:
+        message = f"is fewer than the {team.nodes} nodes, each of which runs at least one pod"
+        yield Problem("E362", "max_pods", message, most, f"at least {team.nodes}")
     elif (team.min_available or 0) > most:
         message = "is more than the pods that the team may have: no drain could ever evict one"
         yield Problem("E362", "min_available", message, team.min_available, f"at most {most}")

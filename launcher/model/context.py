@@ -9,7 +9,7 @@ import re
 import string
 import subprocess
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -86,15 +86,16 @@ def checked_suffix(suffix: str) -> str:
 
 
 def checked_time(time: str) -> str:
-    """Return the time of a launch as a program gives it.
+    """Return the time of a launch as a program gives it, in UTC.
 
     Raises:
-        ProblemsFound: It is not one that can be compared with others (E001).
+        ProblemsFound: It has another form, or no zone, and cannot be compared with others (E001).
     """
     with contextlib.suppress(ValueError, TypeError):
-        if datetime.fromisoformat(time).utcoffset() == timedelta():
-            return time
-    allowed = "a text in ISO 8601, in UTC: 2026-01-31T12:00:00+00:00"
+        given = datetime.fromisoformat(time)
+        if given.utcoffset() is not None:
+            return given.astimezone(UTC).isoformat()
+    allowed = "a text in ISO 8601 with its zone: 2026-01-31T12:00:00+00:00"
     raise fail("E001", "session.clock", "does not return a time", value=object_text(time), allowed=allowed)
 
 

@@ -114,7 +114,7 @@ class Trainer(Model):
     not one of its sizes."""
 
 
-TrackingUri = Annotated[str, AfterValidator(lambda uri: server_url(uri) if re.match("https?://", uri) else uri)]
+TrackingUri = Annotated[str, AfterValidator(lambda uri: server_url(uri) if re.match("https?://", uri, re.I) else uri)]
 """A server, which must have a host, or a place of another kind."""
 
 

@@ -5,7 +5,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -146,7 +146,10 @@ def _remedy(error: ErrorDetails, path: str, prefix: str) -> str | None:
     """Return what the user may have meant by a faulty value, if it can be guessed."""
     given, kind = error["input"], error["type"]
     if kind == "literal_error" and isinstance(given, str):
-        return did_you_mean(given, re.findall(r"'([^']+)'", error["ctx"]["expected"]))
+        words = error["ctx"]["expected"]
+        if re.search(rf"(?<![\w'.]){re.escape(given)}(?![\w'.])", words) and given.isdigit():
+            return question([f"{path}={given}"])  # a number, which was written as a text
+        return did_you_mean(given, re.findall(r"'([^']+)'", words))
     if kind == "string_type" and isinstance(given, int | float):
         parts = [*filter(None, prefix.split(".")), *map(str, error["loc"])]
         typed = _override(parts, json.dumps(given))  # true, not True
@@ -248,12 +251,18 @@ def _stand_in_value(annotation: Any, value: Any) -> Any:
     return value
 
 
-def dotted_keys(tree: Mapping[str, Any], prefix: str) -> Iterator[Problem]:
-    """Yield a Problem for each key with dots beside the section that it begins with: `trainer.num_nodes: 2`."""
+def dotted_keys(tree: Mapping[str, Any], prefix: str, declared: Collection[str]) -> Iterator[Problem]:
+    """Yield a Problem for each key with dots beside the section that it begins with: `trainer.num_nodes: 2`.
+
+    Keys below those that are declared in `extra_keys` are the program's own.
+    """
     for key, value in tree.items():
+        path = f"{prefix}.{key}" if prefix else key
+        if path in declared:
+            continue
         if "." not in key:
             if isinstance(value, Mapping):
-                yield from dotted_keys(value, f"{prefix}.{key}")
+                yield from dotted_keys(value, path, declared)
             continue
         first, *others = key.split(".")
         if isinstance(tree.get(first), Mapping):
@@ -261,7 +270,7 @@ def dotted_keys(tree: Mapping[str, Any], prefix: str) -> Iterator[Problem]:
             for word in reversed(others):
                 nested = f"{{{word}: {nested}}}"
             remedy = f"{_NEST}{first}: {nested}"
-            yield Problem("E101", f"{prefix}.{key}", "is one key with dots, which nothing reads", remedy=remedy)
+            yield Problem("E101", f"recipes.{path}", "is one key with dots, which nothing reads", remedy=remedy)
 
 
 def with_origin(composition: Composition, problems: Sequence[Problem]) -> tuple[Problem, ...]:
@@ -355,7 +364,7 @@ def _placed(problem: Problem, known: Iterable[str], found: Sequence[tuple[str, A
 def _at_launch(path: str, value: Any) -> str:
     """Return how a launch is given a value that a recipe has at a path."""
     key, text = path.removeprefix("recipes."), value if isinstance(value, str) else json.dumps(value)
-    if key.startswith("recipes."):
+    if key.partition(".")[0] == "recipes":
         return "leave out this level"
     is_shown = "." not in key and key != NOTIFY and re.fullmatch(_BARE, text) and not holds_token(text)
     return f"{key}={text if is_shown else '…'} at the launch"

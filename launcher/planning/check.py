@@ -2,7 +2,6 @@
 
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
-from launcher.common.suggestions import nearest
 from launcher.config.collection import GROUPS
 from launcher.model import family_registry, instances
 from launcher.model.backend_registry import described
@@ -78,7 +77,9 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
 
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
     checked, problems = _typed(composition)
-    if dotted := list(dotted_keys(composition.tree["recipes"], "recipes")):
+    recipe = composition.tree["recipes"]
+    extra = recipe.get("extra_keys")
+    if dotted := list(dotted_keys(recipe, "", [*map(str, extra)] if isinstance(extra, list) else ())):
         ends = tuple(problem.path.removeprefix("recipes") for problem in dotted)  # at every size, too
         problems = dotted + [each for each in problems if each.code != "E101" or not each.path.endswith(ends)]
     return checked, problems
@@ -92,9 +93,7 @@ def _typed(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem
     found = [*problems, *settings_problems]
     family = family_registry.family_of(recipe_tree)
     if isinstance(family, Problem):
-        slips = [key for key in recipe_tree if nearest(key, ["defaults"])] if family.code == "E103" else []
-        slip = [Problem("E101", f"recipes.{key}", "unknown key", remedy="did you mean defaults?") for key in slips]
-        return None, [*found, *(slip or [family])]
+        return None, [*found, family]
     # A start command of the user's own replaces the trainer that a cluster has by default.
     is_replaced = not settings_problems and backend.programs.are_replaced(settings)
     otherwise = None if is_replaced else backend.default_trainer

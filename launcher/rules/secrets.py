@@ -175,8 +175,17 @@ def values_hold_no_token(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
 def exposed_secrets(composition: Composition) -> Iterator[Problem]:
     """Yield a Problem for each value that holds a known secret, whose key or form may not show it."""
     secrets = described(composition.backend).secrets
+    found: dict[str, list[str]] = {}
     for path, value in leaves(composition.tree):
-        for where in redaction.exposed(str(value)):
+        above = path.rpartition(".")[0]
+        is_name = any(is_reference(get(composition.tree, each)) for each in (above, above.rpartition(".")[0]))
+        if not is_name and (exposed := [*redaction.exposed(str(value))]):
+            found[path] = exposed
+    faulty = {tuple(path.split(".")) for path in found}
+    for path, exposed in found.items():
+        if composition.refers_to_one(path, faulty):
+            continue  # the fault is reported there
+        for where in exposed:
             held = "a secret in clear text" if where == path else f"the value of {where}"
             remedy = secrets.remedy(path) if path.startswith("env_vars.") else secrets.in_env_vars
             remedy = _OF_SERVER if path == _TRACKING else remedy

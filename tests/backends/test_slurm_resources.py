@@ -156,7 +156,7 @@ def test_a_contradiction_is_a_problem_of_its_key(tmp_path, words, code, key):
     [
         ("signal", ["FOO@1", "USR1@65536", "USR1@99999", "RTMIN@1", "0@1", "65", "CHLD"]),
         ("time", ["99999999999999999999", "49711-0", "24855-0:01", 35_791_201, -1]),
-        ("nodelist", ["n[1-", "n[3-1]", "n]", ",", "n1,,n2", "n1 n2", "n[a-b]", "n[1-2]x", "[1]", ""]),
+        ("nodelist", ["n[1-", "n[3-1]", "n]", ",", "n[a-b]", "n[1-2]x", "[1]", ""]),
         ("exclude", ["n[1-", "n[9,3-1]"]),
         ("gres", ["gpu:-1", "gpu::", ",", "gpu:", "gpu:h100:x", ":1", "gpu:1,", "gpu:1.5", "a b", f"gpu:{'9' * 20}"]),
     ],
@@ -173,6 +173,7 @@ def test_a_value_that_sbatch_refuses_or_misreads_is_one_problem(key, values):
         ("signal", ["R:USR1@65535", "SIGTERM", "64@0", "XCPU@1"]),
         ("time", [0, "0", "0:00", "24855-0", 35_791_200]),
         ("nodelist", ["n[01-02]", "rack[0-1]_b[1,3]", "n[1-1][2]", "n1,m2.a-b", "./nodes.txt", "/nodes/[b-a]"]),
+        ("exclude", ["n1, n2", "n1 n2,", "n1,,n2"]),
         ("gres", ["nic", "nic:2", "shard:1g.5gb:2", "nic:1,disk:ssd", "disk:3090:4", "disk:2K", "none"]),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -195,6 +196,7 @@ def faults(key, value):
         ({"hold": "yes"}, "hold takes no value: true or false"),
         ({"contiguous": 1}, "contiguous takes no value: true or false"),
         ({"licenses": True}, "licenses needs a value"),
+        ({"kill-on-invalid-dep": False}, "kill-on-invalid-dep needs 'yes' or 'no', in quotes"),
         ({"core-spec": 1, "core_spec": 2}, "core-spec and core_spec are the same option"),
         ({"--nice": None, "nice": 2}, "--nice and nice are the same option"),
     ],
@@ -203,6 +205,12 @@ def faults(key, value):
 def test_an_option_of_sbatch_has_a_value_if_it_needs_one(parameters, fault):
     with pytest.raises(ValueError, match=fault):
         refuse_unknown(parameters)
+
+
+def test_an_inherited_image_is_no_contradiction_to_a_job_without_a_container():
+    given = {"cluster": "slurm", "cluster.container_runtime": "none", "cluster.trainer": "open"}
+    (found,) = check("llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora", overrides=given)
+    assert "E117" in str(found.problems) and "E442" not in str(found.problems)
 
 
 def test_an_option_of_sbatch_may_be_left_out_or_have_its_default():

@@ -286,6 +286,21 @@ def test_the_remedy_of_a_fault_is_accepted(name, problems, prepare):
     assert prepare(*words, *found.remedy.split()).backend == "sm_jobs"
 
 
+def test_a_variable_of_the_job_replaces_none_of_the_program(problems):
+    words = (
+        *("recipes=evaluation/open-source/open_source_deterministic_eval", "cluster=sm_jobs"),
+        *("recipes.run.base_model_name=m", "recipes.run.model_name_or_path=s3://data/m/"),
+        *("recipes.output.eval_results_dir=s3://data/r/", f"{J}.output_path=s3://data/o"),
+        f"{J}.role=arn:aws:iam::123456789012:role/train",
+    )
+    (fault,) = problems(*words, f"{J}.environment={{CONFIG_FILE_PATH: /x}}")
+    assert (
+        fault.code == "E383"
+        and fault.path == f"{J}.environment.CONFIG_FILE_PATH"
+        and "the launcher sets it" in fault.message
+    )
+
+
 def test_a_variable_of_the_job_replaces_a_default(requested):
     words = (*SCRIPT, f"{J}.environment={{NCCL_DEBUG: INFO}}")
     assert requested(*words)["Environment"]["NCCL_DEBUG"] == "INFO"

@@ -183,7 +183,7 @@ def _unasked(error: Exception) -> ProblemsFound:
     """Return why AWS could not be called: no credentials, or no answer."""
     from botocore import exceptions
 
-    without_user = (
+    credential_errors = (
         exceptions.NoCredentialsError,
         exceptions.PartialCredentialsError,
         exceptions.CredentialRetrievalError,
@@ -195,7 +195,7 @@ def _unasked(error: Exception) -> ProblemsFound:
         exceptions.InvalidConfigError,
     )
     text = " ".join(str(error).split())
-    if isinstance(error, without_user):
+    if isinstance(error, credential_errors):
         remedy = "aws sso login, aws configure sso, or AWS_PROFILE"
         return fail("E394", JOBS, f"AWS does not know you: {text}", remedy=remedy)
     if isinstance(error, exceptions.ParamValidationError):

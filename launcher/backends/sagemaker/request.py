@@ -24,7 +24,7 @@ from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables
 from launcher.model.family_registry import interface
 from launcher.model.instances import canonical
-from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT, Entry
+from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT, Entry, Interface
 from launcher.model.job_spec import JobSpec
 from launcher.model.parallelism import smp
 
@@ -97,7 +97,8 @@ def of_draft(checked: CheckedRecipe) -> Plan:
         checked.devices,
         canonical(checked.launch.instance_type or ""),
         checked.launch.container,
-        parameters=family.hyperparameters(checked.recipe_tree, jobs.role or ""),
+        _config_path(family),
+        family.hyperparameters(checked.recipe_tree, jobs.role or ""),
         channels=_all_channels(checked, jobs),
     )
 
@@ -105,7 +106,6 @@ def of_draft(checked: CheckedRecipe) -> Plan:
 def of_job(job: JobSpec) -> Plan:
     """Return the inputs of a planned job's request."""
     family, jobs = interface(job), jobs_of(job)
-    config = {family.config_variable: f"{RECIPE_DIR}/{BASE_CONFIG}"} if family.config_variable else {}
     return Plan(
         jobs,
         job.config,
@@ -114,10 +114,15 @@ def of_job(job: JobSpec) -> Plan:
         job.nproc_per_node,
         job.resources.instance_type or "",
         job.image,
-        {**config, **family.workers.env(job)},
+        {**_config_path(family), **family.workers.env(job)},
         family.hyperparameters(job.recipe_tree, jobs.role or ""),
         _all_channels(job, jobs),
     )
+
+
+def _config_path(family: Interface) -> dict[str, str]:
+    """Return the variable that names the configuration, for a program that reads one."""
+    return {family.config_variable: f"{RECIPE_DIR}/{BASE_CONFIG}"} if family.config_variable else {}
 
 
 def render(job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
@@ -295,7 +300,7 @@ def misfits(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str, A
         yield "s3_data_type", "FastFile mode supports prefixes only", kind, "S3Prefix"
     elif mode == "FastFile" and not uri.endswith("/"):
         message = "FastFile mode needs a folder, and a prefix without a final slash may end inside a name"
-        yield "s3", message, uri, f"{uri}/"
+        yield "s3", message, uri, f"{uri}/, or File mode"
     if not is_augmented and names is not None:
         yield "attribute_names", f"belong to an augmented manifest; this is {kind}", names, None
     elif is_augmented and mode != "Pipe":
@@ -308,9 +313,10 @@ def misfits(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str, A
 
 
 def environment(plan: Plan) -> dict[str, str]:
-    """Return the container's environment variables; `environment` replaces defaults of `env_vars` (E383)."""
+    """Return the container's environment variables; `environment` replaces defaults of `env_vars` alone (E383)."""
     patience = {"PET_SHUTDOWN_TIMEOUT": str(STOP_S)}
-    return {**patience, **plan.variables, **plain_variables(plan.tree), **(plan.jobs.environment or {})}
+    own = {name: text for name, text in (plan.jobs.environment or {}).items() if name not in plan.variables}
+    return {**patience, **plan.variables, **plain_variables(plan.tree), **own}
 
 
 def hyperparameters(plan: Plan) -> dict[str, str]:

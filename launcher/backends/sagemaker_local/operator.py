@@ -209,8 +209,8 @@ class Job:
             first = failed[0]
             if first.is_lost:
                 return End("Failed", f"InternalServerError: {first.host.name} was lost", is_lost=True)
-            asked = (*(each.host for each in failed), *self._hosts)
-            return End("Failed", artefacts.failure_reason(asked, first.code))
+            candidates = (*(each.host for each in failed), *self._hosts)
+            return End("Failed", artefacts.failure_reason(candidates, first.code))
         if problem := next((feed.problem for feed in _all(feeds) if feed.problem), None):
             return End("Failed", _client_error(ProblemsFound((problem,))))
         is_mpi = program.is_mpi(self._request)

@@ -2,9 +2,9 @@
 
 import re
 from posixpath import isabs
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from launcher.backends.slurm.sbatch_options import MEMORY, mebibytes, minutes, refuse_unknown
 from launcher.backends.slurm.srun_options import refuse_undoing
@@ -26,7 +26,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMAND_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _MOST_MIB = 2**30
 _MOST_DAYS = 24_855
-"""Slurm 22.05 counts the seconds of a limit in 32 bits: 49711 days were seen to become 18 hours."""
+"""Seconds in 32 bits with a sign. Slurm 22.05 has no sign: it was seen to make 18 hours of 49711 days."""
 _MOST_SETUP = 200
 _LONGEST = 1024
 _MOST_16_BITS = 65_535
@@ -63,6 +63,11 @@ def _counted(limit: int | str) -> int | str:
     if (minutes(limit) or 0) > _MOST_DAYS * 1440:
         raise ValueError(f"must be at most {_MOST_DAYS} days; 0 is no limit")
     return limit
+
+
+def _separated(nodes: Any) -> Any:
+    """Return a list of nodes with one comma between two; Slurm also takes blanks and further commas."""
+    return ",".join(re.split(r"[, ]+", nodes.strip(", "))) if isinstance(nodes, str) and "/" not in nodes else nodes
 
 
 def _ascending(nodes: str) -> str:
@@ -122,18 +127,19 @@ _SIGNAL_FORM = (
 )
 Signal = Annotated[str, Field(pattern=_SIGNAL), named_form(_SIGNAL, _SIGNAL_FORM), AfterValidator(_in_16_bits)]
 """Source: sbatch(1), --signal, without B: the batch script itself handles no signal; names tried with Slurm 22.05."""
-_LETTERS, _SPANS = r"[A-Za-z0-9._-]+", r"\[[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\]"
-_NODE, _FILE = rf"{_LETTERS}({_SPANS}(({_LETTERS})?{_SPANS})*)?", r"[^\x00-\x1f\x7f]*/[^\x00-\x1f\x7f]*"
+_LETTER, _SPANS = r"[A-Za-z0-9._-]", r"\[[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\]"
+_NODE, _FILE = rf"{_LETTER}+({_SPANS}({_LETTER}*{_SPANS})*)?", r"[^\x00-\x1f\x7f]*/[^\x00-\x1f\x7f]*"
 _NODES = rf"^({_NODE}(,{_NODE})*|{_FILE})$"
 _NODES_FORM = "names of nodes, separated by commas, such as node[1-4,7],login1, or the path of a file of them"
 Nodes = Annotated[
     str,
     Field(pattern=_NODES, max_length=_LONGEST),
     named_form(_NODES, _NODES_FORM),
+    BeforeValidator(_separated),
     AfterValidator(_ascending),
 ]
 """Source: sbatch(1), --nodelist; slurm.conf(5), NodeName: letters after the last range of a name are not allowed."""
-_RESOURCE = rf"[A-Za-z_]{_LETTERS[:-1]}*(:[0-9]*[A-Za-z_]{_LETTERS[:-1]}*|(:{_NAME})?:[0-9]{{1,9}}[kKmMgGtTpP]?)?"
+_RESOURCE = rf"[A-Za-z_]{_LETTER}*(:[0-9]*[A-Za-z_]{_LETTER}*|(:{_NAME})?:[0-9]{{1,9}}[kKmMgGtTpP]?)?"
 _GRES = rf"^{_RESOURCE}(,{_RESOURCE})*$"
 _GRES_FORM = "NAME[:TYPE][:COUNT], separated by commas, such as gpu:h100:8,nic"
 Gres = Annotated[str, Field(pattern=_GRES, max_length=_LONGEST), named_form(_GRES, _GRES_FORM)]

@@ -54,7 +54,7 @@ def container_can_be_run(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
     if runtime != "none" and not image:
         remedy = "container=<image>, or cluster.container_runtime=none"
         yield problem("cluster.container_runtime", "has no image to run", value=runtime, remedy=remedy)
-    elif runtime == "none" and image:
+    elif runtime == "none" and image and checked.composition.is_given("container"):
         remedy = "cluster.container_runtime=null" + ("" if checked.trainer == PUBLISHED else ", or container=null")
         message = "runs no container, but container is given"
         yield problem("cluster.container_runtime", message, value=runtime, remedy=remedy)
@@ -311,8 +311,8 @@ def required_nodes_can_be_had(checked: CheckedRecipe, problem: MakeProblem) -> I
     options, most = slurm_options(checked), _most_nodes(checked)
     required = hosts(options.nodelist or "")
     if len(required) > most:
-        message = f"requires {len(required)} nodes, more than the job has"
-        yield problem("cluster.nodelist", message, value=options.nodelist, allowed=f"at most {most}")
+        message, remedy = f"requires {len(required)} nodes, more than the job has", "fewer, or cluster.nodelist=null"
+        yield problem("cluster.nodelist", message, value=options.nodelist, allowed=f"at most {most}", remedy=remedy)
     if both := sorted(required & hosts(options.exclude or "")):
         message = f"excludes nodes that cluster.nodelist requires: {', '.join(both[:_MOST_LISTED])}"
         remedy = "cluster.exclude=null, or other nodes"

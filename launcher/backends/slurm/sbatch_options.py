@@ -46,6 +46,8 @@ _FLAGS = (
 """Those that take no value."""
 _OPTIONAL = ("nice", "no-kill", "oom-kill-step", "propagate", "resv-ports")
 """Those that may have one. All others need it."""
+_KILL = "kill-on-invalid-dep"
+"""Takes yes and no, which a file has for true and false."""
 MEMORY_KEYS = ("mem", "mem_per_cpu", "mem_per_gpu")
 
 
@@ -75,6 +77,8 @@ def refuse_unknown(given: dict[str, Value]) -> dict[str, Value]:
             faults.append(f"{name} is not an option for this key" + (f": {meant}" if meant else ""))
         elif option in _FLAGS and not isinstance(value, bool | None):
             faults.append(f"{name} takes no value: true or false")
+        elif option == _KILL and isinstance(value, bool):
+            faults.append(f"{name} needs 'yes' or 'no', in quotes")
         elif value is True and option not in (*_FLAGS, *_OPTIONAL):
             faults.append(f"{name} needs a value")
     if faults:

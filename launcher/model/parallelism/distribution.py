@@ -99,6 +99,7 @@ class SmpParameters(Model):
 
 
 _VERSION = r"^1\.\d+(\.\d+)*$"
+_Version = Annotated[str, Field(pattern=_VERSION), named_form(_VERSION, "a version of 1, such as '1.3'")]
 
 
 class ModelParallel(Model):
@@ -110,7 +111,7 @@ class ModelParallel(Model):
     """How the model is split over devices."""
     framework: Literal["pytorch", "tensorflow"] | None = None
     """Framework of the script: it determines the available parameters. pytorch when left out."""
-    version: Annotated[str, Field(pattern=_VERSION), named_form(_VERSION, "a version of 1, such as '1.3'")] | None = None
+    version: _Version | None = None
     """The library's version in your image, such as '1.3'; parameters that it lacks are then refused."""
 
 
