@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from conftest import LLAMA, LLAMA_K8S, ROOT
+from omegaconf import OmegaConf
 
 from launcher.common.problems import ProblemsFound
 from launcher.config.compose import compose
@@ -237,6 +238,15 @@ def test_a_secret_in_a_faulty_reference_is_not_repeated(call):
     with pytest.raises(ProblemsFound) as caught:
         compose([f"+env_vars.DB_PASSWORD=${{{call}}}"], Path.cwd())
     assert "E007" in str(caught.value) and "hunter2" not in str(caught.value)
+
+
+def test_only_functions_of_the_launcher_are_called():
+    OmegaConf.register_new_resolver("foreign", lambda: "x")
+    try:
+        with pytest.raises(ProblemsFound, match="there is no function foreign"):
+            compose(["recipes.display_name='a ${foreign:}'"], Path.cwd())
+    finally:
+        OmegaConf.clear_resolver("foreign")
 
 
 def test_a_secret_in_a_bad_override_is_not_repeated():

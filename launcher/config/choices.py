@@ -150,7 +150,7 @@ def _recipe_file(override: Override, cwd: Path, search: Sequence[str]) -> Path |
         raise fail("E005", "recipes", "is not a regular file", value=name, allowed="a YAML file")
     if path is None:
         path = Path(cwd, os.path.expanduser(name))
-        if path.is_symlink():
+        if os.path.islink(path):  # False for a name that is too long, too
             target = os.path.realpath(path)
             raise fail("E005", "recipes", f"is a link to {target}, which does not exist", value=name)
         near = did_you_mean(path.name, [file.name for file in path.parent.glob("*.y*ml") if file.is_file()])

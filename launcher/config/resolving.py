@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf.errors import OmegaConfBaseException, UnsupportedInterpolationType
 
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.secret_names import is_secret
@@ -24,6 +24,8 @@ from launcher.model.validation import field_names
 
 _UNQUOTED = re.compile(r"(?:[\w./:-]|\\?\$\{[\w.]+\})+", re.A)
 """A text with references that an override has without quotes."""
+_CALLED = re.compile(r"(?<!\\)\$\{([A-Za-z_][\w.]*):", re.A)
+"""A function that a reference calls."""
 _NAMES = re.compile(r"[a-z_]\w*(?:\.[a-z_]\w*)*", re.A | re.I)
 """A path that an override can set: without items of lists."""
 _MOST_PLACES = 3
@@ -89,6 +91,8 @@ def _give_job_name(config: DictConfig, suffix: str) -> Mapping[str, str]:
 
 def _resolve(config: Any, composition: Composition) -> dict[str, Any]:
     try:
+        if any(_foreign(value) for _, value in leaves(_as_tree(config, resolve=False))):
+            raise UnsupportedInterpolationType
         return _as_tree(config, resolve=True, throw_on_missing=True)
     except RecursionError:
         _refuse_faulty_references(config, composition)
@@ -164,6 +168,12 @@ def _as_text(path: str, text: str, target: str) -> str | None:
     return f"'{path}={written}' for the text itself"
 
 
+def _foreign(text: Any) -> str | None:
+    """Return a function that a text calls and the launcher does not have, although the process may: Hydra's `now`."""
+    called = re.findall(_CALLED, str(text)) if isinstance(text, str | list) else ()
+    return next((name for name in called if name not in resolvers.NAMES), None)
+
+
 def _unresolved(node: Any, path: str) -> Iterator[Problem]:
     """Yield a Problem for each leaf that refers to something absent or is still `???`.
 
@@ -172,8 +182,12 @@ def _unresolved(node: Any, path: str) -> Iterator[Problem]:
         path: Its dotted path.
     """
     keys = node.keys() if OmegaConf.is_dict(node) else range(len(node))
+    texts: Any = OmegaConf.to_container(node)
     for key in keys:
         here = f"{path}.{key}" if path else str(key)
+        if foreign := _foreign(texts[key]):
+            yield Problem("E007", here, f"Unsupported interpolation type {foreign}")
+            continue
         try:
             if OmegaConf.is_missing(node, key):
                 yield Problem("E006", here, "needs a value", remedy=f"add {here}=…")
