@@ -142,14 +142,14 @@ def is_reference(value: object) -> bool:
 def values_of(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield path and value of every scalar in a configuration, and of every reference to a secret.
 
-    The items of a list have its path. `path` is that of `tree`.
+    `path` is that of `tree`.
     """
     if isinstance(tree, Mapping) and not is_reference(tree):
         for key, value in tree.items():
             yield from values_of(value, f"{path}.{key}" if path else str(key))
     elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from values_of(value, path)
+        for i, value in enumerate(tree):
+            yield from values_of(value, f"{path}.{i}" if path else str(i))
     else:
         yield path, tree
 

@@ -4,7 +4,6 @@ The forms of `defaults` that recipes use are followed here. Any other form, and 
 composes, and has the words for what is wrong. Tests hold both ways to the same composition.
 """
 
-import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,7 @@ from launcher.common.paths import COLLECTION
 from launcher.common.problems import ProblemsFound
 from launcher.config.collection import CONFIG, GROUPS, PLAIN_NAME, SCHEME, USER_RECIPE
 from launcher.config.files import Choices, FileCache, Files, FileText, Layer, Reader, keep
-from launcher.config.plain_values import MISSING, REFERENCE, NotPlain, merge_layers
-from launcher.model.config_tree import ABSENT, leaves, lookup, replaced
+from launcher.config.plain_values import REFERENCE, NotPlain, merge_layers
 
 _CHOICE = re.compile(rf"({'|'.join(GROUPS)})=(.+)")
 _CONFIG = re.compile(r"\w[\w-]*(?:/\w[\w.-]*)*", re.A)
@@ -153,7 +151,7 @@ class CompositionCache:
         """
         known = self._composed.get(choices)
         if known is None or not known.is_current():
-            known = _with_placeholders(_compose(choices, self.files), self.files)
+            known = _compose(choices, self.files).with_placeholders(self.files)
             keep(self._composed, choices, known, _MOST_COMPOSED)
         return known
 
@@ -165,29 +163,6 @@ def _compose(choices: Choices, cache: FileCache) -> Files:
         from launcher.config import hydra_errors  # Hydra takes 0.2 s, more than all else of a dry run
 
         return hydra_errors.compose_files(choices, cache)
-
-
-def _with_placeholders(files: Files, cache: FileCache) -> Files:
-    """Return files with each `???` of the user's that no later file replaces: Hydra would keep an inherited value."""
-    tree = files.tree
-    for layer in files.layers:
-        if not layer.file.is_relative_to(COLLECTION) and MISSING in (file := cache.read(layer.file)).text:
-            values = {key: value for key, value in file.tree.items() if key != "defaults"}
-            for path, value in leaves(values, layer.package):
-                if value == MISSING and not _is_set_above(path, layer, files.layers, cache):
-                    tree = replaced(tree, path, MISSING)
-    return dataclasses.replace(files, tree=tree)
-
-
-def _is_set_above(path: str, layer: Layer, layers: Sequence[Layer], cache: FileCache) -> bool:
-    """Return whether a later layer has a value at a path, or below it."""
-    for other in layers[layers.index(layer) + 1 :]:
-        if f"{other.package}.".startswith(f"{path}."):
-            return True
-        below = path.removeprefix(f"{other.package}.") if other.package else path
-        if lookup(cache.read(other.file).tree, below) not in (ABSENT, MISSING):
-            return True
-    return False
 
 
 def compose_plain(choices: Choices, cache: FileCache) -> Files:

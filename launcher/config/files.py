@@ -5,7 +5,7 @@ import re
 import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ from launcher.common import redaction, yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import fail
 from launcher.config.overrides import Override
-from launcher.model.config_tree import get
+from launcher.model.config_tree import ABSENT, get, leaves, lookup, replaced
 
 MAX_BYTES = 1 << 20
 """Bytes of a file. More does not fit into the ConfigMap that carries a job's configuration.
@@ -225,6 +225,8 @@ class Layer(NamedTuple):
 POLICY = Layer("base/elastic/policy", "recipes", COLLECTION / "base/elastic/policy.yaml")
 """The file that holds the default `elastic_policy`."""
 POLICY_KEY = "recipes.elastic_policy"
+MISSING = "???"
+"""A value that is still to be given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,11 +252,30 @@ class Files:
     @property
     def have_policy(self) -> bool:
         """Whether they have an `elastic_policy`, so that one made by overrides is not completed by the default."""
-        return get(self.tree, POLICY_KEY) not in (None, "???")
+        return get(self.tree, POLICY_KEY) not in (None, MISSING)
 
     def is_current(self) -> bool:
         """Return whether every file is as it was when it was read, and no other one has appeared before it."""
         return all(stamp_of(path) == stamp for path, stamp in self.looked.items())
+
+    def with_placeholders(self, cache: FileCache) -> "Files":
+        """Return them with each `???` of the user's that no later file replaces; Hydra keeps what is inherited."""
+        own = [i for i, layer in enumerate(self.layers) if not layer.file.is_relative_to(COLLECTION)]
+        own = [i for i in own if MISSING in cache.read(self.layers[i].file).text]
+        values = [(layer.package, cache.read(layer.file).tree) for layer in self.layers] if own else []
+        tree = self.tree
+        for i in own:
+            package, given = values[i]
+            for path, value in leaves({key: value for key, value in given.items() if key != "defaults"}, package):
+                if value == MISSING and not any(_has(path, *later) for later in values[i + 1 :]):
+                    tree = replaced(tree, path, MISSING)
+        return replace(self, tree=tree)
+
+
+def _has(path: str, package: str, tree: Mapping[str, Any]) -> bool:
+    """Return whether a file, whose keys are in a package, has a value at a path, or below it."""
+    below = path.removeprefix(f"{package}.") if package else path
+    return f"{package}.".startswith(f"{path}.") or lookup(tree, below) not in (ABSENT, MISSING)
 
 
 @dataclass(frozen=True, slots=True)

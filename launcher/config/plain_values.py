@@ -12,13 +12,11 @@ from typing import Any
 
 from launcher.common import yaml_io
 from launcher.config import interpolation
-from launcher.config.files import POLICY, POLICY_KEY, Files
+from launcher.config.files import MISSING, POLICY, POLICY_KEY, Files
 from launcher.config.overrides import INTEGER, Override
 from launcher.model.composition import RUN_NAME, UnusedOverride
 from launcher.model.config_tree import AUTO, SCALES, get, leaves, lookup, merged, prefixes
 
-MISSING = "???"
-"""A value that is still to be given."""
 REFERENCE = re.compile(r"\$\{(\.*)([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\}", re.A)
 _CALL = re.compile(r"\$\{(\w+):((?:[^${}:]|\$\{[\w.]+\})*)\}", re.A)
 _SCALARS = (str, int, float, bool, type(None))

@@ -15,6 +15,7 @@ from launcher.common.secret_forms import (
     is_clear,
     is_reference,
     is_written,
+    values_of,
 )
 from launcher.common.secret_names import is_secret, names_secret
 from launcher.common.syntax import SET_BY_BASH, VARIABLE_NAME
@@ -176,10 +177,8 @@ def exposed_secrets(composition: Composition) -> Iterator[Problem]:
     """Yield a Problem for each value that holds a known secret, whose key or form may not show it."""
     secrets = described(composition.backend).secrets
     found: dict[str, list[str]] = {}
-    for path, value in leaves(composition.tree):
-        above = path.rpartition(".")[0]
-        is_name = any(is_reference(get(composition.tree, each)) for each in (above, above.rpartition(".")[0]))
-        if not is_name and (exposed := [*redaction.exposed(str(value))]):
+    for path, value in values_of(composition.tree):
+        if not is_reference(value) and (exposed := [*redaction.exposed(str(value))]):
             found[path] = exposed
     faulty = {tuple(path.split(".")) for path in found}
     for path, exposed in found.items():
