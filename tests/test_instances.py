@@ -145,7 +145,7 @@ def test_a_described_type_is_planned_and_rendered(prepare, render):
         ("{name: m5.large, accelerators: 2}", "E234", "recipes.instance_specs.0", "lacks accelerator"),
         (f"{P9}, {P9}", "E234", "recipes.instance_specs", "described 2 times"),
         ("{nam: p9.48xlarge}", "E101", "recipes.instance_specs.0.nam", "efa_devices"),
-        ("{name: 'a b', accelerators: 8}", "E102", "recipes.instance_specs.0.name", "pattern"),
+        ("{name: 'a b', accelerators: 8}", "E102", "recipes.instance_specs.0.name", "such as p5.48xlarge"),
         (P9.replace("gpu", "tpu"), "E102", "recipes.instance_specs.0.accelerator", "'gpu' or 'neuron'"),
         (P9.replace("256", "-1"), "E102", "recipes.instance_specs.0.vcpus", "greater than or equal to 1"),
     ],

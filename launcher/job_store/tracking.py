@@ -56,7 +56,7 @@ def is_tracked(job: JobSpec) -> bool:
 def unusable(job: JobSpec) -> tuple[Problem, ...]:
     """Return why a job cannot use the tracking store that its recipe names, as far as its address shows that."""
     try:
-        if is_tracked(job):
+        if tracking(job).tracking_uri and is_tracked(job):
             tracking_store.store_uri(tracking(job).tracking_uri, job, Path())
     except ProblemsFound as error:
         return error.problems

@@ -40,8 +40,8 @@ class TrackingUnavailable(RuntimeError):
 def acknowledged(run_dir: Path) -> tuple[int, int]:
     """Return how many bytes of the metrics file are settled, and the number, from 1, of the curve continued there."""
     path = run_dir / names.SHIPPED_FILE
-    offset, curve = (path.read_text(encoding="utf-8") if path.exists() else "0 1").split()
-    return int(offset), int(curve)
+    offset, _, curve = (path.read_text(encoding="utf-8") if path.exists() else "0").partition(" ")
+    return int(offset), int(curve or 1)
 
 
 def acknowledge(run_dir: Path, offset: int, curve: int) -> None:

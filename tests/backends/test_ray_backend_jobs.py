@@ -130,7 +130,7 @@ def test_code_is_copied_without_what_git_ignores(tmp_path, ray_address):
     (tmp_path / "big" / "train.py").write_text(text)
     (tmp_path / "big" / "nowhere").symlink_to("absent")
     words = ("cluster.working_dir=big", "training_cfg.run.name=ignores", "base_results_dir=big/results")
-    bundle = written(tmp_path, ray_address, *SCRIPT, *words)
+    bundle = written(tmp_path, *SCRIPT, *words, f"cluster.address={ray_address}")
     backend = RayBackend(poll_s=0.1)
     record = pipeline.submit(bundle, backend)
     assert finished(backend, record).state is JobState.SUCCEEDED
@@ -141,7 +141,7 @@ def test_code_is_copied_without_what_git_ignores(tmp_path, ray_address):
 
 def grpo(folder, address, *words):
     data = tuple(f"recipes.training_config.data.{kind}_files=/fsx/{kind}.parquet" for kind in ("train", "val"))
-    return written(folder, address, GRPO, "cluster=ray", *data, *words)
+    return written(folder, GRPO, "cluster=ray", *data, *words, f"cluster.address={address}")
 
 
 def test_too_few_accelerators_are_found_before_a_job_waits_for_them(tmp_path, ray_address, capsys):

@@ -229,7 +229,7 @@ def test_a_job_goes_on_while_the_controller_restarts(cluster, tmp_path, alone):
         cluster.start("slurmctld")
     with held(tmp_path):
         await_true(lambda: cluster.nodes_of(job.job_id) == 2)
-    assert job.events("released")
+        await_true(lambda: job.events("released"))  # written once Slurm has answered
     job.finish()
     assert job.sizes[:2] == [4, 2]
     job.assert_whole(alone)
