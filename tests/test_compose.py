@@ -215,8 +215,8 @@ def test_the_remedy_of_an_absent_key_is_one_that_can_be_typed(override, remedy):
         ("${oc.env:MY_TOKEN}", "MY_TOKEN is a secret's name", "use {env: MY_TOKEN} in env_vars"),
         ("${oc.env:}", "arguments that it does not take", "${oc.env:NAME,default}"),
         ("${divide_ceil:1,0}", "arguments that it does not take", "${divide_ceil:7,2}"),
-        ("${mul:2,2}", "there is no function mul", "did you mean multiply?"),
-        ("${now:%Y}", "there is no function now", "oc.env, multiply"),
+        ("${mul:2,2}", "calls mul, which is not a function", "did you mean multiply?"),
+        ("${now:%Y}", "calls now, which is not a function", "oc.env, multiply"),
         ("${recipes.display_name}", "leads back to itself", "give it a value"),
     ],
     ids=["variable", "secret", "no_name", "zero", "slip", "unknown", "itself"],
@@ -243,7 +243,7 @@ def test_a_secret_in_a_faulty_reference_is_not_repeated(call):
 def test_only_functions_of_the_launcher_are_called():
     OmegaConf.register_new_resolver("foreign", lambda: "x")
     try:
-        with pytest.raises(ProblemsFound, match="there is no function foreign"):
+        with pytest.raises(ProblemsFound, match="calls foreign, which is not a function"):
             compose(["recipes.display_name='a ${foreign:}'"], Path.cwd())
     finally:
         OmegaConf.clear_resolver("foreign")

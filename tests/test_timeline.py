@@ -286,8 +286,8 @@ def test_events_of_one_look_each_lead_to_their_own_change(run_dir):
 @pytest.mark.parametrize("first", [0, 1], ids=["lost-first", "lost-last"])
 def test_the_node_that_is_gone_is_the_cause_and_not_the_workers_that_miss_it(run_dir, first):
     job = first_attempt(run_dir, nodes=2)
-    told = [(1, "its agent ended", True), (0, "a worker failed", False)]
-    for node, cause, is_own in told if first == 0 else told[::-1]:
+    faults = [(1, "its agent ended", True), (0, "a worker failed", False)]
+    for node, cause, is_own in faults if first == 0 else faults[::-1]:
         job.event("fault", 0.001, node=node, cause=cause, message=f"node {node}: {cause}", is_own=is_own)
     job.decide("recover", 2, job.now - 0.003, 1.0)
     (again,) = scaled(run_dir)

@@ -29,7 +29,7 @@ def text_of(given: object, code: str, key: str, remedy: str | None = None) -> st
         ProblemsFound: It is neither, or no file has the name: it contains a NUL character.
     """
     with contextlib.suppress(Exception):  # whatever another program's path does
-        given = os.fspath(given)  # type: ignore[call-overload]
+        given = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(given, str):
         raise fail(code, key, "must be a text or a path", value=object_text(given), remedy=remedy)
     if "\0" in given:

@@ -1,6 +1,7 @@
 """Texts for people: of others, such as logs, names and error messages, made harmless and not endless; and counts."""
 
 import re
+import shlex
 from collections.abc import Sequence
 
 _SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -12,6 +13,10 @@ _SEQUENCE = (
     r"|\x1b[ -/]*[0-~]?"  # character sets, resets
 )
 """Source: ECMA-48, 5.4 Control sequences, 5.6 Control strings, 9 Introducers; xterm, Control Sequences."""
+_NO_SHELL = r"[\w./@:+=,…~\[\]-]+"
+"""A word that needs no quotes in a shell."""
+_SPECIAL = r'["$`!]|\\\\'
+"""What a shell changes within double quotes. Source: Bash Reference Manual, Double Quotes."""
 
 
 def plain(text: str) -> str:
@@ -60,6 +65,13 @@ def bounded(text: str) -> str:
 def start_of(text: str, most: int) -> str:
     """Return the first characters of a text, and an ellipsis if there are more."""
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def shell_word(text: str) -> str:
+    """Return a word as it is typed in a shell: in double quotes, the easier to read, if the shell leaves it alone."""
+    if re.fullmatch(_NO_SHELL, text):
+        return text
+    return shlex.quote(text) if re.search(_SPECIAL, text) else f'"{text}"'
 
 
 def counted(number: int, noun: str) -> str:

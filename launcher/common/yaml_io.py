@@ -82,9 +82,9 @@ class _Loader(yaml.CSafeLoader):
         except (ValueError, KeyError) as error:  # the text does not match the tag, as in `!!int abc`
             raise _error(f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}", node) from error
         if type(value) is int and re.match(_ONLY_YAML_1_1, node.value):
-            readings = [value] if ":" in node.value else [value, int(node.value)]
-            if readings[-1] != value or ":" in node.value:
-                numbers = " or ".join(map(str, readings))
+            decimal = None if ":" in node.value else int(node.value)
+            if decimal != value:
+                numbers = f"{value}" if decimal is None else f"{value} or {decimal}"
                 raise _error(f"{node.value} is ambiguous; write {numbers}, or '{node.value}' for a text", node)
         return value
 

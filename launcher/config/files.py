@@ -262,8 +262,9 @@ class Files:
         """Return them with each `???` of the user's that no later file replaces; Hydra keeps what is inherited."""
         own = [i for i, layer in enumerate(self.layers) if not layer.file.is_relative_to(COLLECTION)]
         own = [i for i in own if MISSING in cache.read(self.layers[i].file).text]
-        values = [(layer.package, cache.read(layer.file).tree) for layer in self.layers] if own else []
-        tree = self.tree
+        if not own:
+            return self
+        values, tree = [(layer.package, cache.read(layer.file).tree) for layer in self.layers], self.tree
         for i in own:
             package, given = values[i]
             for path, value in leaves({key: value for key, value in given.items() if key != "defaults"}, package):

@@ -12,8 +12,9 @@ from hydra.errors import HydraException
 
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
+from launcher.common.texts import shell_word
 from launcher.common.yaml_io import LONGEST_NUMBER
-from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, remedy_of, shell_word
+from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, remedy_of
 
 _SIGNS = {
     OverrideType.CHANGE: "",

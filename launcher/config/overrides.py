@@ -5,7 +5,6 @@ Most overrides are plain and are read here; `hydra_overrides` reads the others b
 
 import json
 import re
-import shlex
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,10 +50,6 @@ _SHORT = MAX_DEPTH
 _SHOWN = 60
 """Characters of an override that a Problem repeats when it refuses its length."""
 
-_NO_SHELL = r"[\w./@:+=,…~\[\]-]+"
-"""An override that needs no quotes in a shell."""
-_SPECIAL = r'["$`!]|\\\\'
-"""What a shell changes within double quotes. Source: Bash Reference Manual, Double Quotes."""
 _BEFORE_QUOTE = re.compile(r"(\\*)('|\Z)")
 """A quote of the text, or the one that closes it, with the backslashes before it."""
 _OPENING, _CLOSING, _SEPARATORS = frozenset("[{("), frozenset("]})"), frozenset("[{(,:")
@@ -172,13 +167,6 @@ def quoted(text: str) -> str:
     """
     escaped = _BEFORE_QUOTE.sub(lambda found: found[1] * 2 + (r"\'" if found[2] else ""), text)
     return f"'{escaped}'"
-
-
-def shell_word(text: str) -> str:
-    """Return an override as it is typed: in double quotes, the easier to read, where a shell leaves it alone."""
-    if re.fullmatch(_NO_SHELL, text):
-        return text
-    return shlex.quote(text) if re.search(_SPECIAL, text) else f'"{text}"'
 
 
 def _measured(text: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from launcher.common import redaction
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, gathering, raise_any, shown
+from launcher.common.texts import shell_word
 from launcher.config.collection import ALL_RECIPES, GROUPS, PLAIN_NAME, clusters, recipe_file, recipe_in
 from launcher.config.overrides import (
     REMEDY_SYNTAX,
@@ -18,7 +19,6 @@ from launcher.config.overrides import (
     is_key,
     plain,
     quoted,
-    shell_word,
     unreadable,
 )
 

@@ -11,11 +11,11 @@ from omegaconf.errors import OmegaConfBaseException, UnsupportedInterpolationTyp
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line
 from launcher.common.secret_names import is_secret
 from launcher.common.suggestions import did_you_mean, question
-from launcher.common.texts import counted
+from launcher.common.texts import counted, shell_word
 from launcher.config import interpolation, resolvers
 from launcher.config.collection import GROUPS
 from launcher.config.files import POLICY, POLICY_KEY, Files
-from launcher.config.overrides import Override, shell_word, top_level
+from launcher.config.overrides import Override, top_level
 from launcher.config.plain_values import Effects, Values
 from launcher.model.composition import RUN_NAME, Composition, nearest_origin
 from launcher.model.config_tree import AUTO, SCALES, get, is_index, leaves, targets
@@ -144,7 +144,7 @@ def _in_plain_words(problem: Problem, text: str) -> Problem:
         remedy = "give it a value, or refer to another key"
         return dataclasses.replace(problem, message="leads back to itself", value=text, remedy=remedy)
     if unknown := re.match(r"Unsupported interpolation type (.+)", problem.message):
-        message, allowed = f"there is no function {unknown[1]} for references", ", ".join(resolvers.NAMES)
+        message, allowed = f"calls {unknown[1]}, which is not a function of references", ", ".join(resolvers.NAMES)
         near = did_you_mean(unknown[1], resolvers.NAMES)
         return dataclasses.replace(problem, message=message, value=text, allowed=allowed, remedy=near)
     if (fault := re.match(r"(\w+) raised while resolving interpolation: (.*)", problem.message)) is None:

@@ -24,7 +24,7 @@ from launcher.model.launch import Launch, Rehearsal
 from launcher.model.recipe import ElasticSettings, RecipeBase
 from launcher.model.recipe_keys import Batch, BatchKeys, UnevenBatch
 from launcher.model.size_plan import SizePlan
-from launcher.model.validation import is_field, type_problems
+from launcher.model.validation import declared_keys, is_field, type_problems
 
 PROCESSES = ("recipes.training_cfg.run.ntasks_per_node", "recipes.trainer.devices")
 """Keys of the processes per node: the first, of a script, is the default of the second."""
@@ -286,8 +286,7 @@ def type_recipe(
     Args:
         path: Where the user sets its values, for the Problems: in the base recipe or in the entry of a size.
     """
-    extra = tree.get("extra_keys")
-    if isinstance(extra, list):
-        for key in (str(key) for key in extra if not is_field(family, str(key))):
+    for key in declared_keys(tree):
+        if not is_field(family, key):
             tree = without(tree, key)
     return type_problems(family, tree, path)

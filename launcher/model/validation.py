@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import re
-import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
@@ -15,10 +14,11 @@ from launcher.common.problems import Problem
 from launcher.common.secret_forms import holds_token
 from launcher.common.secret_names import NOTIFY, is_secret
 from launcher.common.suggestions import did_you_mean, nearest, question
+from launcher.common.texts import shell_word
 from launcher.model.backend_registry import described, descriptions
 from launcher.model.capabilities import REFERENCES, Secrets
 from launcher.model.composition import Composition
-from launcher.model.config_tree import get, is_index, leaves, prefixes
+from launcher.model.config_tree import is_index, leaves, prefixes
 from launcher.model.family_registry import DEFAULTS_MEANT, family_of, is_defaults
 from launcher.model.recipe import KEY_PATH, RecipeBase
 from launcher.model.recipe_keys import RecipeKeys
@@ -251,6 +251,12 @@ def _stand_in_value(annotation: Any, value: Any) -> Any:
     return value
 
 
+def declared_keys(recipe: Mapping[str, Any]) -> list[str]:
+    """Return the keys that `extra_keys` of a recipe declares, valid or not."""
+    given = recipe.get("extra_keys")
+    return [*map(str, given)] if isinstance(given, list) else []
+
+
 def dotted_keys(tree: Mapping[str, Any], prefix: str, declared: Collection[str]) -> Iterator[Problem]:
     """Yield a Problem for each key with dots beside the section that it begins with: `trainer.num_nodes: 2`.
 
@@ -311,8 +317,7 @@ def _with_places(tree: Mapping[str, Any], problems: Sequence[Problem]) -> list[P
 
     If there is none, add how to declare all unknown keys of the recipe.
     """
-    given = get(tree, "recipes.extra_keys")
-    declared = [key for key in given if re.search(KEY_PATH, str(key))] if isinstance(given, list) else []
+    declared = [key for key in declared_keys(tree["recipes"]) if re.search(KEY_PATH, key)]
     own = {problem.path for problem in problems if problem.code == "E101"} | {f"recipes.{key}" for key in declared}
     found = list(leaves(tree))
     known = dict.fromkeys(above for path, _ in found if own.isdisjoint(prefixes(path)) for above in prefixes(path))
@@ -396,11 +401,10 @@ def _like(known: Iterable[str], unknown: str) -> str | None:
     return next((path for path in meant if path in known), None)
 
 
-def _declaring(keys: Iterable[Any]) -> str:
+def _declaring(keys: Iterable[str]) -> str:
     """Return the override that declares keys which the program reads."""
-    items = [key if re.fullmatch(r"[\w.-]+", key) else f"'{key}'" for key in dict.fromkeys(map(str, keys))]
-    text = f"recipes.extra_keys=[{','.join(items)}]"
-    return text if "'" not in text else f'"{text}"' if re.fullmatch(r'[^"$`!\\]+', text) else shlex.quote(text)
+    items = [key if re.fullmatch(r"[\w.-]+", key) else f"'{key}'" for key in dict.fromkeys(keys)]
+    return shell_word(f"recipes.extra_keys=[{','.join(items)}]")
 
 
 def without_size(path: str) -> str:

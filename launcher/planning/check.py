@@ -12,7 +12,7 @@ from launcher.model.environment import secret_references
 from launcher.model.launch import Launch
 from launcher.model.passed_keys import passed_problems
 from launcher.model.recipe import RecipeBase
-from launcher.model.validation import dotted_keys, type_problems, with_origin
+from launcher.model.validation import declared_keys, dotted_keys, type_problems, with_origin
 from launcher.planning import size_planner
 from launcher.rules import SIZES, faulty_needs, rules_for
 from launcher.rules.custom import SCRIPT, is_script
@@ -78,8 +78,7 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
 def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
     checked, problems = _typed(composition)
     recipe = composition.tree["recipes"]
-    extra = recipe.get("extra_keys")
-    if dotted := list(dotted_keys(recipe, "", [*map(str, extra)] if isinstance(extra, list) else ())):
+    if dotted := list(dotted_keys(recipe, "", declared_keys(recipe))):
         ends = tuple(problem.path.removeprefix("recipes") for problem in dotted)  # at every size, too
         problems = dotted + [each for each in problems if each.code != "E101" or not each.path.endswith(ends)]
     return checked, problems

@@ -61,7 +61,7 @@ def _bounded(memory: int | str) -> int | str:
 
 def _counted(limit: int | str) -> int | str:
     if (minutes(limit) or 0) > _MOST_DAYS * 1440:
-        raise ValueError(f"must be at most {_MOST_DAYS} days; 0 is no limit")
+        raise ValueError(f"must be at most {_MOST_DAYS} days; 0 means unlimited")
     return limit
 
 

@@ -66,13 +66,13 @@ def variables_fit(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Prob
     plan = request.of_draft(checked)
     found = request.environment(plan)
     own = checked.launch.env_vars or {}
-    texts = plain_variables(plan.tree)
+    texts, path = plain_variables(plan.tree), path_of(checked, "environment")
     for name, text in (plan.jobs.environment or {}).items():
         if own.get(name) is not None and texts.get(name) != text and checked.composition.is_given(f"env_vars.{name}"):
-            path, remedy = path_of(checked, "environment"), f"leave one of them out, as by ~env_vars.{name}"
+            remedy = f"leave one of them out, as by ~env_vars.{name}"
             yield problem(f"{path}.{name}", "env_vars sets this variable to another value", remedy=remedy)
         elif found[name] != text:
-            path, remedy = path_of(checked, "environment"), "leave it out; env_vars may replace it"
+            remedy = "leave it out; env_vars may replace it"
             yield problem(f"{path}.{name}", f"the launcher sets it for the program, to {found[name]}", remedy=remedy)
     for name in sorted(set(found) & set(_RESERVED_VARIABLES)):
         yield problem(f"env_vars.{name}" if name in own else f"{JOBS}.environment.{name}", "SageMaker sets it itself")
