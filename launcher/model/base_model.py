@@ -1,12 +1,13 @@
 """Base class and field types of the typed configuration; a rule's access to the options of its own backend."""
 
 import contextlib
+import dataclasses
 import importlib
 import os
 import re
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
@@ -36,7 +37,14 @@ def _import_loader_of_plugins() -> None:
 
 _import_loader_of_plugins()
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field  # noqa: E402  # after the above
+from pydantic import (  # noqa: E402  # after the above
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
 
 from launcher.model.job_spec import Trainer  # noqa: E402
 
@@ -80,15 +88,21 @@ def indexed(value: Any) -> Any:
     return value
 
 
-def named_form(pattern: str, form: str) -> BeforeValidator:
-    """Return a check before that of a field's own pattern, whose fault names the form of a text for people."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextForm(StringConstraints):
+    """The form of a text: its pattern, and the words in which a fault names it for people."""
 
-    def check(value: Any) -> Any:
-        if isinstance(value, str) and not re.search(pattern, value):
-            raise ValueError(f"should be {form}")
+    pattern: str
+    words: str
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from super().__iter__()
+        yield BeforeValidator(self._check)  # before the pattern's own, whose fault would show the pattern
+
+    def _check(self, value: Any) -> Any:
+        if isinstance(value, str) and not re.search(self.pattern, value):
+            raise ValueError(f"should be {self.words}")
         return value
-
-    return BeforeValidator(check)
 
 
 def server_url(url: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from launcher.model.base_model import Model, NonNegativeInt, PositiveInt, named_form
+from launcher.model.base_model import Model, NonNegativeInt, PositiveInt, TextForm
 
 S3 = "s3://"
 MEMORY_STEPS, MEMORY_KEPT = 10, 3
@@ -105,14 +105,10 @@ class Estimate(Model):
 _NAMESPACE, _ENDPOINT = r"^[A-Za-z0-9_-]+$", r"^https?://[^/]+$"
 _KEY = r"^arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:key/[A-Za-z0-9-]+$"
 _ROLE = r"^arn:aws[a-z-]*:iam::\d{12}:role/[A-Za-z0-9_+=,.@/-]+$"
-Namespace = Annotated[
-    str, Field(pattern=_NAMESPACE, max_length=63), named_form(_NAMESPACE, "a text of letters, digits, _ and -")
-]
-Endpoint = Annotated[
-    str, Field(pattern=_ENDPOINT), named_form(_ENDPOINT, "a URL without a path, such as http://127.0.0.1:9000")
-]
-KeyArn = Annotated[str, Field(pattern=_KEY), named_form(_KEY, "the ARN of a KMS key")]
-RoleArn = Annotated[str, Field(pattern=_ROLE), named_form(_ROLE, "the ARN of an IAM role")]
+Namespace = Annotated[str, TextForm(pattern=_NAMESPACE, words="a text of letters, digits, _ and -", max_length=63)]
+Endpoint = Annotated[str, TextForm(pattern=_ENDPOINT, words="a URL without a path, such as http://127.0.0.1:9000")]
+KeyArn = Annotated[str, TextForm(pattern=_KEY, words="the ARN of a KMS key")]
+RoleArn = Annotated[str, TextForm(pattern=_ROLE, words="the ARN of an IAM role")]
 
 
 class Checkpointing(Model):

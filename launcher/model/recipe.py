@@ -24,7 +24,7 @@ from launcher.model.base_model import (
     NonNegative32,
     PositiveInt,
     ScriptPath,
-    named_form,
+    TextForm,
     server_url,
 )
 from launcher.model.checkpointing import Checkpointing, Content
@@ -33,7 +33,7 @@ from launcher.model.config_tree import lookup
 from launcher.model.recipe_keys import Batch, RecipeKeys, UnevenBatch
 
 KEY_PATH = r"^[^.*]+(\.[^.*]+)*$"
-KeyPath = Annotated[str, Field(pattern=KEY_PATH), named_form(KEY_PATH, "the dotted path of a key")]
+KeyPath = Annotated[str, TextForm(pattern=KEY_PATH, words="the dotted path of a key")]
 
 
 def _secret_name(name: str) -> str:
@@ -66,7 +66,7 @@ class SecretRef(Model):
 
     secretKeyRef: SecretKeyRef | None = None
     """A Kubernetes Secret that the pod reads; for cluster=k8s."""
-    env: Annotated[str, Field(pattern=_VARIABLE), named_form(_VARIABLE, _VARIABLE_FORM)] | None = None
+    env: Annotated[str, TextForm(pattern=_VARIABLE, words=_VARIABLE_FORM)] | None = None
     """A variable of the launching shell; for cluster=local."""
 
     @model_validator(mode="after")
@@ -99,7 +99,7 @@ _TIME = r"^([0-9]{1,3}-)?[0-9]{1,2}:[0-5][0-9]:[0-5][0-9]$"
 class TimedRun(Run):
     """Name of the job, its family, and its time, for programs of NeMo."""
 
-    time_limit: Annotated[str, Field(pattern=_TIME), named_form(_TIME, "a time as in 12:30:00 and 2-12:30:00")]
+    time_limit: Annotated[str, TextForm(pattern=_TIME, words="a time as in 12:30:00 and 2-12:30:00")]
     """Longest time of the job, days-hours:minutes:seconds, as the program reads it."""
 
 
@@ -258,7 +258,7 @@ _TYPE = r"^[a-z0-9-]+(\.[a-z0-9-]+){1,2}$"
 class InstanceSpec(Model):
     """Resources of an instance type that the launcher's table lacks, or corrections of one that it has."""
 
-    name: Annotated[str, Field(pattern=_TYPE), named_form(_TYPE, "the name of an instance type, such as p5.48xlarge")]
+    name: Annotated[str, TextForm(pattern=_TYPE, words="the name of an instance type, such as p5.48xlarge")]
     """The type, with or without ml."""
     accelerators: Annotated[int, Field(ge=0, le=1024)] | None = None
     """GPUs or Trainium chips of an instance; 0 on a CPU instance. Required, as vcpus and memory_gib are, unless the

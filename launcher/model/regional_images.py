@@ -5,12 +5,12 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from launcher.model.base_model import Model, named_form
+from launcher.model.base_model import Model, TextForm
 from launcher.model.checkpointing import Content
 from launcher.model.recipe import RecipeBase
 
 _ACCOUNT = "^[0-9]{12}$"
-Account = Annotated[str, Field(pattern=_ACCOUNT), named_form(_ACCOUNT, "an account of 12 digits, in quotes")]
+Account = Annotated[str, TextForm(pattern=_ACCOUNT, words="an account of 12 digits, in quotes")]
 
 
 class RegionalImage(Model):

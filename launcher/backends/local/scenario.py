@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from launcher.common.names import SCENARIO_FILE
 from launcher.common.texts import counted
-from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt, PositiveInt, named_form
+from launcher.model.base_model import Listed, Model, NodeCount, NonNegativeInt, PositiveInt, TextForm
 
 PRIORITY_CLASSES = {"low-priority": 100, "normal-priority": 500, "high-priority": 1000}
 """Priority of each class if a scenario defines none; higher numbers go first.
@@ -24,8 +24,8 @@ Seconds = Annotated[float, Field(ge=0, le=1e6)]
 _JOB, _CLASS = r"^[A-Za-z0-9]([-_.A-Za-z0-9]{0,62})$", r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
 _JOB_FORM = "at most 63 letters, digits, '.', '_' and '-', beginning with a letter or a digit"
 _CLASS_FORM = "lower-case letters, digits, '.' and '-', with a letter or a digit at both ends"
-JobName = Annotated[str, Field(pattern=_JOB), named_form(_JOB, _JOB_FORM)]
-ClassName = Annotated[str, Field(max_length=253, pattern=_CLASS), named_form(_CLASS, _CLASS_FORM)]
+JobName = Annotated[str, TextForm(pattern=_JOB, words=_JOB_FORM)]
+ClassName = Annotated[str, TextForm(pattern=_CLASS, words=_CLASS_FORM, max_length=253)]
 
 
 class At(Model):

@@ -9,8 +9,8 @@ from launcher.model.base_model import (
     HasOptions,
     Listed,
     NonNegativeInt,
+    TextForm,
     default,
-    named_form,
     options_of,
     server_url,
 )
@@ -19,9 +19,8 @@ _URL = r"^https?://[^\s/?#]+[^\s?#]*$"
 
 Address = Annotated[
     str,
-    Field(pattern=_URL, max_length=1024),
+    TextForm(pattern=_URL, words="a URL such as http://127.0.0.1:8265", max_length=1024),
     AfterValidator(server_url),
-    named_form(_URL, "a URL such as http://127.0.0.1:8265"),
 ]
 """URL of a dashboard. Source: Ray, Ray Jobs Python SDK, JobSubmissionClient: address."""
 Amount = Annotated[float, Field(ge=0, le=1e9)]

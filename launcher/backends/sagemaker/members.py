@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field
 
 from launcher.backends.sagemaker.constraints import FILE, member
 from launcher.common import syntax
-from launcher.model.base_model import Listed, named_form
+from launcher.model.base_model import Listed, TextForm
 
 INPUT, MODEL = "/opt/ml/input", "/opt/ml/model"
 """Folders that SageMaker itself fills or uploads. Source: Amazon SageMaker, Training storage folders."""
@@ -113,8 +113,7 @@ RoleArn = Annotated[str, held("RoleArn")]
 _S3_URI = r"^((s3|https)://[^/]+|file:///)"
 S3Uri = Annotated[
     str,
-    Field(pattern=_S3_URI),
-    named_form(_S3_URI, "an S3 URI such as s3://bucket/folder"),
+    TextForm(pattern=_S3_URI, words="an S3 URI such as s3://bucket/folder"),
     AfterValidator(lambda uri: uri if uri.startswith(FILE) else member("OutputDataConfig.S3OutputPath")(uri)),
     AfterValidator(s3_uri),
 ]
@@ -124,7 +123,7 @@ KeptFolder = Annotated[str, held("CheckpointConfig.LocalPath"), AfterValidator(k
 VolumeSize = Annotated[int, Field(ge=1, le=16384), held("ResourceConfig.VolumeSizeInGB")]
 """Source: ResourceConfig: volumes are gp2; Amazon EBS, General Purpose SSD volumes: 1 GiB to 16 TiB."""
 _REGION = r"^[a-z]{2,4}(-[a-z]+)+-[0-9]+$"
-Region = Annotated[str, Field(pattern=_REGION), named_form(_REGION, "a region such as us-west-2")]
+Region = Annotated[str, TextForm(pattern=_REGION, words="a region such as us-west-2")]
 Seed = Annotated[int, held("InputDataConfig[].ShuffleConfig.Seed")]
 Count = Annotated[int, Field(ge=1), held("ResourceConfig.InstanceGroups[].InstanceCount")]
 MaxRuntime = Annotated[int, Field(le=28 * 86400), held("StoppingCondition.MaxRuntimeInSeconds")]

@@ -2,21 +2,17 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from launcher.backends.sagemaker import training_options
-from launcher.model.base_model import default, named_form
+from launcher.model.base_model import TextForm, default
 
 _NAME = "[A-Za-z0-9](-*[A-Za-z0-9])*"
 _URL = rf"^https?://({_NAME}(\.{_NAME})*|\[[0-9A-Fa-f:]+\])(:[0-9]{{1,5}})?(/|$)"
 """A URL without a user. Source: RFC 1123, 2.1, which botocore holds names to: no underscore."""
 
-_Endpoint = Annotated[str, Field(pattern=_URL), named_form(_URL, "a URL such as http://127.0.0.1:9000")]
+_Endpoint = Annotated[str, TextForm(pattern=_URL, words="a URL such as http://127.0.0.1:9000")]
 _ID = r"^fs-[0-9a-f]{8,}(/.*)?$"
-_FileSystem = Annotated[
-    str, Field(pattern=_ID), named_form(_ID, "a file system's id such as fs-0123abcd, or fs-…/folder")
-]
-_Absolute = Annotated[str, Field(pattern="^/"), named_form("^/", "an absolute path")]
+_FileSystem = Annotated[str, TextForm(pattern=_ID, words="a file system's id such as fs-0123abcd, or fs-…/folder")]
+_Absolute = Annotated[str, TextForm(pattern="^/", words="an absolute path")]
 
 
 class Settings(training_options.Settings):

@@ -16,8 +16,8 @@ from launcher.model.base_model import (
     Model,
     NonNegativeInt,
     PositiveInt,
+    TextForm,
     default,
-    named_form,
     options_of,
 )
 from launcher.operator.job_request import DEFAULT_GRACEFUL_TIMEOUT_S
@@ -89,16 +89,16 @@ Mount = Annotated[Text, AfterValidator(_of_one_path)]
 """A path; `/fsx:/fsx` becomes `/fsx`."""
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9._-]*"
 _LOGIN = rf"^({_NAME}@)?[A-Za-z0-9_][A-Za-z0-9._:-]*$"
-Login = Annotated[str, Field(pattern=_LOGIN, max_length=255), named_form(_LOGIN, "a host, or user@host")]
+Login = Annotated[str, TextForm(pattern=_LOGIN, words="a host, or user@host", max_length=255)]
 """A destination of ssh. Source: ssh(1)."""
 _FOLDER = r"^[^~%\\\x00-\x1f\x7f-][^%\\\x00-\x1f\x7f]*$"
 _FOLDER_FORM = "the path of a folder without %, \\ and control characters, and without ~ or - at its beginning"
-Folder = Annotated[str, Field(pattern=_FOLDER, max_length=_LONGEST), named_form(_FOLDER, _FOLDER_FORM)]
+Folder = Annotated[str, TextForm(pattern=_FOLDER, words=_FOLDER_FORM, max_length=_LONGEST)]
 """A folder on a cluster, without the characters that Slurm replaces in the path of a log."""
 _TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
 Time = Annotated[
     NonNegativeInt
-    | Annotated[str, Field(pattern=_TIME), named_form(_TIME, "a time as in 90:00, 1:30:00, 2-12 and 2-12:30:00")],
+    | Annotated[str, TextForm(pattern=_TIME, words="a time as in 90:00, 1:30:00, 2-12 and 2-12:30:00")],
     AfterValidator(_counted),
 ]
 """Source: sbatch(1), --time: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, ..."""
@@ -107,11 +107,10 @@ _ONE = rf"(singleton|({_TYPES}):[0-9]+(_[0-9]+)?(\+[0-9]+)?(:[0-9]+(_[0-9]+)?(\+
 _ALL = rf"^{_ONE}((,{_ONE})*|(\?{_ONE})*)$"
 Dependency = Annotated[
     str,
-    Field(pattern=_ALL),
-    named_form(_ALL, f"singleton, or TYPE:JOB_ID[:JOB_ID…] with TYPE one of {_TYPES.replace('|', ', ')}"),
+    TextForm(pattern=_ALL, words=f"singleton, or TYPE:JOB_ID[:JOB_ID…] with TYPE one of {_TYPES.replace('|', ', ')}"),
 ]
 """Source: sbatch(1), --dependency."""
-_MEMORY = Annotated[str, Field(pattern=MEMORY), named_form(MEMORY, "memory with a unit, such as 64GB")]
+_MEMORY = Annotated[str, TextForm(pattern=MEMORY, words="memory with a unit, such as 64GB")]
 Memory = Annotated[NonNegativeInt | _MEMORY, AfterValidator(_bounded)]
 """Memory in MiB, or with a unit such as 64GB. Source: sbatch(1), --mem; tried with Slurm 22.05."""
 PositiveMemory = Annotated[PositiveInt | _MEMORY, AfterValidator(_bounded)]
@@ -125,7 +124,7 @@ _SIGNAL_FORM = (
     f"a signal such as USR1@60: a number from 1 to 64, or one of {_SIGNALS.replace('|', ', ')}; with limit_notice,"
     " processes get SIGTERM"
 )
-Signal = Annotated[str, Field(pattern=_SIGNAL), named_form(_SIGNAL, _SIGNAL_FORM), AfterValidator(_in_16_bits)]
+Signal = Annotated[str, TextForm(pattern=_SIGNAL, words=_SIGNAL_FORM), AfterValidator(_in_16_bits)]
 """Source: sbatch(1), --signal, without B: the batch script itself handles no signal; names tried with Slurm 22.05."""
 _LETTER, _SPANS = r"[A-Za-z0-9._-]", r"\[[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*\]"
 _NODE, _FILE = rf"{_LETTER}+({_SPANS}({_LETTER}*{_SPANS})*)?", r"[^\x00-\x1f\x7f]*/[^\x00-\x1f\x7f]*"
@@ -133,8 +132,7 @@ _NODES = rf"^({_NODE}(,{_NODE})*|{_FILE})$"
 _NODES_FORM = "names of nodes, separated by commas, such as node[1-4,7],login1, or the path of a file of them"
 Nodes = Annotated[
     str,
-    Field(pattern=_NODES, max_length=_LONGEST),
-    named_form(_NODES, _NODES_FORM),
+    TextForm(pattern=_NODES, words=_NODES_FORM, max_length=_LONGEST),
     BeforeValidator(_separated),
     AfterValidator(_ascending),
 ]
@@ -142,7 +140,7 @@ Nodes = Annotated[
 _RESOURCE = rf"[A-Za-z_]{_LETTER}*(:[0-9]*[A-Za-z_]{_LETTER}*|(:{_NAME})?:[0-9]{{1,9}}[kKmMgGtTpP]?)?"
 _GRES = rf"^{_RESOURCE}(,{_RESOURCE})*$"
 _GRES_FORM = "NAME[:TYPE][:COUNT], separated by commas, such as gpu:h100:8,nic"
-Gres = Annotated[str, Field(pattern=_GRES, max_length=_LONGEST), named_form(_GRES, _GRES_FORM)]
+Gres = Annotated[str, TextForm(pattern=_GRES, words=_GRES_FORM, max_length=_LONGEST)]
 """Source: sbatch(1), --gres."""
 Mail = Literal[
     "NONE",
@@ -168,7 +166,7 @@ _PULLED = re.compile(r"(dockerd?://)?([^@#/]+@(?=[^@/]*#))?")
 Runtime = Literal["none", "pyxis", "apptainer", "charliecloud", "docker"]
 _PREFIX = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 _PREFIX_FORM = "at most 64 letters, digits, '.', '_' and '-', beginning with a letter or a digit"
-Prefix = Annotated[str, Field(pattern=_PREFIX), named_form(_PREFIX, _PREFIX_FORM)]
+Prefix = Annotated[str, TextForm(pattern=_PREFIX, words=_PREFIX_FORM)]
 StepWords = Annotated[Listed[Text], AfterValidator(refuse_undoing)]
 Parameters = Annotated[dict[str, Text | int | bool | None], AfterValidator(refuse_unknown)]
 

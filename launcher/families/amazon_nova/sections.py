@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from launcher.model.base_model import NodeCount, Passed, PositiveInt, named_form
+from launcher.model.base_model import NodeCount, Passed, PositiveInt, TextForm
 from launcher.model.recipe import Run, TrackingUri
 from launcher.model.regional_images import RegionalImages
 
 _S3, _ARN = r"^(s3://\S.*)?$", r"^(arn:aws[a-z-]*:lambda:\S+)?$"
-S3Path = Annotated[str, Field(pattern=_S3), named_form(_S3, "an S3 URI such as s3://bucket/folder, or empty")]
+S3Path = Annotated[str, TextForm(pattern=_S3, words="an S3 URI such as s3://bucket/folder, or empty")]
 """An S3 URI, or empty."""
 _DIGITS = r"^\d+$"
-LambdaArn = Annotated[str, Field(pattern=_ARN), named_form(_ARN, "the ARN of a Lambda function, or empty")]
+LambdaArn = Annotated[str, TextForm(pattern=_ARN, words="the ARN of a Lambda function, or empty")]
 """ARN of an AWS Lambda function, or empty."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 LastRate = Annotated[float, Field(ge=1e-7, le=1)]
@@ -219,7 +219,7 @@ class TrainingConfig(Passed):
     """How answers are generated and rewarded. Reinforcement fine-tuning."""
     teacherModelId: str | None = None
     """The model whose answers are collected, by its name in Amazon Bedrock. Distillation."""
-    maxResponseLength: Annotated[str, Field(pattern=_DIGITS), named_form(_DIGITS, "digits, in quotes")] | None = None
+    maxResponseLength: Annotated[str, TextForm(pattern=_DIGITS, words="digits, in quotes")] | None = None
     """Longest answer in tokens, as text. Distillation."""
     customer_bucket: str | None = None
     """Bucket for the answers. Distillation."""

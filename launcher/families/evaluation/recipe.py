@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, Field
 
 from launcher.common.suggestions import did_you_mean
-from launcher.model.base_model import Passed, PositiveInt, named_form
+from launcher.model.base_model import Passed, PositiveInt, TextForm
 from launcher.model.recipe import Run, TrackingUri
 from launcher.model.recipe_keys import RecipeKeys
 from launcher.model.regional_images import ImageRecipe
@@ -45,7 +45,7 @@ SUBTASKS = {"mmlu": _MMLU.split(), "bbh": _BBH.split(), "math": _MATH.split()}
 """The parts of each benchmark that has parts."""
 
 _S3 = "^(s3://.+)?$"
-S3Folder = Annotated[str, Field(pattern=_S3), named_form(_S3, "an S3 URI such as s3://bucket/folder, or empty")]
+S3Folder = Annotated[str, TextForm(pattern=_S3, words="an S3 URI such as s3://bucket/folder, or empty")]
 """A place in S3; empty for none."""
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field
 
-from launcher.model.base_model import BatchSize, NonNegativeInt, Passed, PositiveInt, named_form
+from launcher.model.base_model import BatchSize, NonNegativeInt, Passed, PositiveInt, TextForm
 from launcher.model.checkpointing import Content
 from launcher.model.composition import RUN_NAME, ValueSources
 from launcher.model.recipe import TimedRun, Trainer
@@ -211,7 +211,7 @@ class Recipe(ImageRecipe):
     """Name of the job, its family, and its time."""
     trainer: NemoTrainer
     """Processes and nodes, and how long NeMo trains."""
-    entry_script: Annotated[str, Field(pattern=_PROGRAM), named_form(_PROGRAM, "an absolute path that ends in .py")]
+    entry_script: Annotated[str, TextForm(pattern=_PROGRAM, words="an absolute path that ends in .py")]
     """Path of the program in the image, which is one of a model and a technique."""
     pre_script: list[str] | str | None = None  # type: ignore[assignment]  # these recipes have one text
     """Shell commands that each pod runs before training: a list, or one text."""

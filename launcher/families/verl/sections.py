@@ -16,7 +16,7 @@ from launcher.model.base_model import (
     Passed,
     PositiveInt,
     Seed,
-    named_form,
+    TextForm,
 )
 from launcher.model.recipe import Mlflow
 
@@ -28,11 +28,11 @@ Schedule = Literal["cosine", "constant"]
 Quantity = str | int | None
 _LAMBDA = r"^(arn:aws[a-z-]*:lambda:[a-z0-9-]+:\d{12}:function:[\w-]+(:[\w$-]+)?)?$"
 """Source: AWS Lambda, API reference: FunctionArn; empty for no function."""
-FunctionArn = Annotated[str, Field(pattern=_LAMBDA), named_form(_LAMBDA, "the ARN of a Lambda function, or empty")]
+FunctionArn = Annotated[str, TextForm(pattern=_LAMBDA, words="the ARN of a Lambda function, or empty")]
 
 
 _DIGITS = r"^\d{1,4}$"
-Number = Annotated[str, Field(pattern=_DIGITS), named_form(_DIGITS, "a number of at most 4 digits")]
+Number = Annotated[str, TextForm(pattern=_DIGITS, words="a number of at most 4 digits")]
 
 
 class RayNode(Model):

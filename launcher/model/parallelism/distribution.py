@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from launcher.model.base_model import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt, named_form
+from launcher.model.base_model import BatchSize, DeviceCount, Model, NonNegativeInt, PositiveInt, TextForm
 from launcher.model.parallelism.smp import DEFAULT_STRATEGY, TORCH
 
 
@@ -99,7 +99,7 @@ class SmpParameters(Model):
 
 
 _VERSION = r"^1\.\d+(\.\d+)*$"
-_Version = Annotated[str, Field(pattern=_VERSION), named_form(_VERSION, "a version of 1, such as '1.3'")]
+_Version = Annotated[str, TextForm(pattern=_VERSION, words="a version of 1, such as '1.3'")]
 
 
 class ModelParallel(Model):
