@@ -22,7 +22,7 @@ from launcher.api import comparing
 from launcher.bundle import store as bundles
 from launcher.cli import launch
 from launcher.cli import main as cli
-from launcher.common.job_lock import LOCK_FILE
+from launcher.common.locks import LOCK_FILE
 from launcher.common.names import ADOPTED_FILE, JOB_FILE, NAME_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.job_store import registry, removal

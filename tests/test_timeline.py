@@ -10,7 +10,7 @@ from launch_records import LAUNCHED, SAMPLES, Job, grow, lose, rehearse, shrink
 
 from launcher import timeline
 from launcher.api import timelines
-from launcher.common.job_lock import lock
+from launcher.common.locks import lock
 from launcher.common.problems import ProblemsFound
 from launcher.timeline.build import build, preserved
 from launcher.timeline.records import Launch, LaunchReader, parse_event

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.bundle import store as bundles
+from launcher.common.locks import locked
 from launcher.common.names import NAME_FILE
 from launcher.common.problems import Problem, ProblemsFound, fail, raise_any
 from launcher.common.secret_forms import holds_token
-from launcher.job_store.registry import locked
 from launcher.runtime.durable import write_text
 
 _FORM = re.compile(r"[^\W_][\w.-]{0,62}")

@@ -1,7 +1,6 @@
 """Submitted jobs: the record in each bundle, `job.json`, through which any later process finds the job."""
 
 import contextlib
-import fcntl
 import json
 import os
 import shlex
@@ -16,6 +15,7 @@ from launcher.bundle.manifest import MANIFEST
 from launcher.bundle.store import drafted, existing, given_name, removed
 from launcher.common import os_errors, redaction
 from launcher.common.interrupts import Interrupted
+from launcher.common.locks import locked
 from launcher.common.names import ADOPTED_FILE, JOB_FILE, RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model import backend_registry
@@ -463,22 +463,6 @@ def _current(job: JobRecord) -> Iterator[JobRecord | None]:
         current = _known(job.handle.bundle_dir)
         found = current and _findable(current)
         yield current if found and (found.handle, found.submitted) == (job.handle, job.submitted) else None
-
-
-@contextlib.contextmanager
-def locked(path: Path, *, waits: bool = True) -> Iterator[bool]:
-    """Hold the lock of a file or folder; yield False if another command holds it and this one does not wait."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-        fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile may hold the file open
-    finally:
-        os.close(descriptor)
 
 
 def _unwritten(folder: Path, message: str, error: OSError | None = None) -> ProblemsFound:

@@ -10,11 +10,10 @@ from pathlib import Path
 
 from launcher.bundle import store as bundles
 from launcher.bundle.manifest import MANIFEST
-from launcher.common.job_lock import is_alive
+from launcher.common.locks import is_alive, locked
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail, gathering, raise_any
 from launcher.job_store.listing import Filter, ListedJob, filtered, listed, listing, with_statuses
-from launcher.job_store.registry import locked
 
 _REMOVED = ".removed-by-recipes"
 """Suffix of a folder that is being removed; its name begins with a dot, so that no command lists it as a job."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from launcher.common.job_lock import is_alive
+from launcher.common.locks import is_alive
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.texts import counted
 from launcher.model.backend import RANK_0

@@ -8,7 +8,7 @@ import importlib.util
 import json
 from pathlib import Path
 
-from launcher.common.job_lock import is_alive
+from launcher.common.locks import is_alive
 from launcher.common.names import EVENTS_FILE, TIMELINE
 from launcher.timeline.build import build
 from launcher.timeline.records import LaunchReader

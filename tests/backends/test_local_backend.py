@@ -12,7 +12,7 @@ from log_texts import log_texts
 
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.simulation import Hang, Settings
-from launcher.common.job_lock import lock
+from launcher.common.locks import lock
 from launcher.common.paths import python_path
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import PUBLISHED, ElasticPolicy, JobHandle, JobSpec, JobState, JobStatus, Resources

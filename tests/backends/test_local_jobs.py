@@ -20,7 +20,7 @@ from log_texts import log_texts
 
 from launcher.backends.local.backend import LocalBackend
 from launcher.backends.local.simulation import Settings
-from launcher.common.job_lock import is_alive
+from launcher.common.locks import is_alive
 from launcher.common.names import ENV_RUN_DIR, SHARED_MEMORY
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import Bundle, ElasticPolicy, JobHandle, JobSpec, JobState, Resources

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from launcher.backends.local.fleet import LocalFleet, NodeAddress
 from launcher.backends.local.operator import share_cores
-from launcher.common.job_lock import JobAlreadyRunning, is_alive, lock
+from launcher.common.locks import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
 from launcher.operator.job_request import JobRequest, read_job_request

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from launcher.common import os_errors
+from launcher.common.locks import locked
 from launcher.common.problems import fail
 from launcher.config.dimensions import Dimension
-from launcher.job_store import registry
 from launcher.runtime.durable import append_json, write_text
 
 SWEEP_FILE, TRIALS_FILE, STUDY_FILE, PICTURE_FILE = "sweep.json", "trials.jsonl", "study.db", "sweep.svg"
@@ -196,7 +196,7 @@ class SweepFolder:
         Raises:
             ProblemsFound: Another process is (E722).
         """
-        with registry.locked(self.path / SWEEP_FILE, waits=False) as is_mine:
+        with locked(self.path / SWEEP_FILE, waits=False) as is_mine:
             if not is_mine:
                 remedy = "end that process with Ctrl-C; jobs that run keep running"
                 raise fail("E722", str(self.path), "the sweep is run by another process", remedy=remedy)

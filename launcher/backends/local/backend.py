@@ -19,7 +19,7 @@ from typing import ClassVar
 from launcher.backends.local.simulation import Hang, local_options
 from launcher.bundle.store import config_of
 from launcher.common import os_errors
-from launcher.common.job_lock import is_alive
+from launcher.common.locks import is_alive
 from launcher.common.names import (
     ENTRYPOINT,
     ENV_COLLECTIVE_TIMEOUT,

@@ -36,7 +36,7 @@ from launcher.backends.local.scenario import (
 )
 from launcher.bundle import store
 from launcher.common import os_errors
-from launcher.common.job_lock import JobAlreadyRunning, inherited_lock, lock
+from launcher.common.locks import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import CHECKPOINT_DIR, RUN_DIR
 from launcher.model.following import until
 from launcher.operator import control_loop

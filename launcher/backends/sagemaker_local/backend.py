@@ -24,7 +24,7 @@ from launcher.backends.sagemaker_local.operator import HOSTS_DIR, MACHINE_FILE, 
 from launcher.backends.sagemaker_local.optml import OPT_ML
 from launcher.backends.sagemaker_local.record import PID_FILE, LocalServices
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
-from launcher.common.job_lock import is_alive
+from launcher.common.locks import is_alive
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, fail
 from launcher.model import following

@@ -32,7 +32,7 @@ from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.optml import hosts, lay_out
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, Sync, Syncing, kept
 from launcher.common import prctl, redaction
-from launcher.common.job_lock import JobAlreadyRunning, lock
+from launcher.common.locks import JobAlreadyRunning, lock
 from launcher.common.names import CONFIG_DIR, RUN_DIR
 from launcher.common.problems import ProblemsFound
 

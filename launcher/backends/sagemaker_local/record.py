@@ -17,7 +17,7 @@ from typing import Any
 from launcher.backends.sagemaker.client import Refused
 from launcher.backends.sagemaker.follow import LEFT_OUT
 from launcher.common import redaction
-from launcher.common.job_lock import is_alive
+from launcher.common.locks import is_alive
 from launcher.common.problems import fail
 
 DESCRIPTION_FILE = "training-job.json"

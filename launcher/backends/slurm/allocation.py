@@ -261,6 +261,7 @@ class Allocation(Cluster):
             _, text = request.communicate(timeout=5)
         except subprocess.TimeoutExpired:
             request.kill()
+            request.wait()
             return
         for helper in _GRANTED.findall(text or ""):
             programs.run("scancel", helper)

@@ -19,9 +19,10 @@ from launcher.backends.slurm import code, programs
 from launcher.backends.slurm.code import CODE_DIR
 from launcher.backends.slurm.place import HERE, PACKAGE, Place
 from launcher.backends.slurm.programs import Answer
-from launcher.backends.slurm.run_files import Wanted, alone
+from launcher.backends.slurm.run_files import Wanted
 from launcher.backends.slurm.ssh import ENV_CONFIG, Connection
 from launcher.bundle.manifest import MANIFEST
+from launcher.common.locks import locked
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import fail
 from launcher.common.templating import render_template
@@ -207,7 +208,7 @@ def refresh(connection: Connection, folder: str, run_dir: Path, files: Wanted) -
     """Copy what files of a run folder there have gained into the run folder here."""
     run_dir.mkdir(exist_ok=True)
     # Other commands that follow the same job would copy the same bytes.
-    with alone(run_dir / _LOCK, os.O_WRONLY | os.O_CREAT):
+    with locked(run_dir / _LOCK, flags=os.O_WRONLY | os.O_CREAT):
         if _synchronised(connection, folder, run_dir, files):
             return
         while _fetch(connection, folder, run_dir, files):

@@ -16,9 +16,7 @@ torch.distributed.elastic, DefaultLogsSpecs.reify.
 """
 
 import contextlib
-import fcntl
 import json
-import os
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -107,17 +105,6 @@ class ArrayTask:
 def jobs_folder(bundle_dir: Path) -> Path:
     """Return the folder of what concerns every job that the bundle was submitted as, which has a folder for each."""
     return bundle_dir / RUN_DIR / "slurm"
-
-
-@contextlib.contextmanager
-def alone(path: Path, flags: int = os.O_RDONLY) -> Iterator[None]:
-    """Let no other command hold a folder, or with the flags of open(2) a file, within the block."""
-    descriptor = os.open(path, flags, 0o666)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def array_task(bundle_dir: Path) -> ArrayTask | None:

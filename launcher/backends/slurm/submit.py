@@ -17,6 +17,7 @@ from launcher.backends.slurm.run_files import ArrayTask, is_elastic, jobs_folder
 from launcher.backends.slurm.sbatch_options import plain
 from launcher.bundle import store
 from launcher.common import console, os_errors
+from launcher.common.locks import locked
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
 from launcher.common.texts import first_of
 from launcher.model.earlier_jobs import KEY, EarlierJob, QueuedJob
@@ -167,7 +168,7 @@ def _alone(folders: Sequence[Path]) -> Iterator[None]:
         for folder in sorted(set(folders)):  # in one order, so that no two launches wait for each other
             try:
                 jobs_folder(folder).mkdir(parents=True, exist_ok=True)
-                locks.enter_context(run_files.alone(jobs_folder(folder)))
+                locks.enter_context(locked(jobs_folder(folder)))
             except OSError as error:
                 raise os_errors.refused("E702", "base_results_dir", error, folder) from error
         yield

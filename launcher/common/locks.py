@@ -1,7 +1,7 @@
-"""The lock of a job on this machine, held as long as any of its processes exists.
+"""Locks of files and folders between processes.
 
-The operator and every node it starts hold the lock file, so "not locked" means that no process of the job is left,
-however it ended: the kernel releases the lock with the last of them.
+The operator of a job on this machine and every node it starts hold the job's lock file, so "not locked" means that no
+process of the job is left, however it ended: the kernel releases the lock with the last of them.
 """
 
 import fcntl
@@ -20,6 +20,30 @@ LOCK_TIMEOUT_S = 2.0
 """How long the operator tries for the lock, which others hold for an instant in `is_alive`."""
 
 _LOCK_POLL_S = 0.05
+
+
+@contextmanager
+def locked(path: Path, *, flags: int = os.O_RDONLY, waits: bool = True) -> Iterator[bool]:
+    """Hold the lock of a file or folder; yield False if another process holds it and this one does not wait.
+
+    Args:
+        path: The file or folder.
+        flags: How it is opened, as in open(2).
+        waits: Whether to wait until no other process holds it.
+    """
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a process that was forked meanwhile may hold the file open
+    finally:
+        os.close(descriptor)
 
 
 class JobAlreadyRunning(Exception):
