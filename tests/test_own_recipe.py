@@ -213,7 +213,32 @@ def test_arguments_of_a_script_are_words_in_order(arguments, words, render):
     (container,) = yaml.safe_load(text)["spec"]["replicaSpecs"][0]["template"]["spec"]["containers"]
     start = ["/bin/bash", "/config/start.sh"]
     agent = ["hyperpodrun", "--nnodes=1", "--nproc-per-node=8", "--rdzv-backend=hyperpod", "--shutdown-timeout=600"]
-    assert container["command"] == [*start, *agent, "/app/train.py", *words]
+    mark = ["--"] if words else []
+    assert container["command"] == [*start, *agent, *mark, "/app/train.py", *words]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("entry", ["entry_script=train.py", "entry_module=json.tool"], ids=["script", "module"])
+@pytest.mark.parametrize("cluster", ["local", "k8s", "slurm"])
+def test_torchrun_takes_no_argument_of_a_script_for_its_own(cluster, entry, render, tmp_path):
+    """An argument may be the beginning of several of its options, or one of them."""
+    from torch.distributed.run import get_args_parser
+
+    (tmp_path / "train.py").touch()
+    given = ["--log", "x", "--max", "3", "--r", "-l", "1", "--nnodes", "5", "--", "--help"]
+    where = K8S if cluster == "k8s" else (f"cluster={cluster}", "instance_type=ml.m5.2xlarge")
+    arguments = "training_cfg.script_args=[{--log: x}, {--max: 3}, {--r: null}, {-l: 1}, {--nnodes: 5}, {--: --help}]"
+    files = render(f"training_cfg.{entry}", *where, arguments).files
+    if cluster == "k8s":
+        pods = yaml.safe_load(files["manifests/job.yaml"])["spec"]["replicaSpecs"][0]["template"]["spec"]
+        words = pods["containers"][0]["command"][7:]
+    else:
+        lines = (files.get("run.sh") or files["slurm/node.sh"]).splitlines()
+        words = shlex.split(next(line for line in lines if "--nnodes 5" in line))
+    found = get_args_parser().parse_args(words)
+    name = entry.partition("=")[2]
+    assert found.training_script.endswith(name) and found.module == ("module" in entry)
+    assert found.training_script_args == given and found.nnodes == "1:1"
 
 
 def test_a_module_and_the_configurations_folder(render):

@@ -154,8 +154,25 @@ def agent_workers(
     return Role(WORKERS, program, image_command, constants, all_env, stays=stays)
 
 
+def after_options(program: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of a program as torchrun's parser takes them, whatever the program's own arguments are.
+
+    Without `--`, an argument such as `--log` is an error: torchrun has several options that begin so. None begins as
+    the arguments of the launcher's own programs do, whose commands stay as they are published.
+
+    Args:
+        program: A script, or `-m` and a module, and its arguments; options of torchrun before it are left as they are.
+
+    Source: argparse, Arguments containing -, Argument abbreviations; torch.distributed.run: get_args_parser.
+    """
+    at = 1 if program[0] == "-m" else 0
+    has_options = any(word.startswith("-") and not word.startswith("--config-") for word in program[at + 1 :])
+    is_marked = has_options and not program[at].startswith("-")
+    return (*program[:at], "--", *program[at:]) if is_marked else tuple(program)
+
+
 def _in_container(program: tuple[str, ...], *, takes_config_path: bool) -> tuple[str, ...]:
-    words = tuple(CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in program)
+    words = after_options([CONFIG_MOUNT if word == BUNDLE_CONFIGS else word for word in program])
     return (*words, f"--config-path={CONFIG_MOUNT}") if takes_config_path else words
 
 

@@ -82,6 +82,7 @@ def test_run_sh_passes_the_agents_options_from_any_folder(tmp_path):
         "--server-log-level=warning",
         f"--log-dir={bundle}/run/logs/node-1",
         "--redirects=3",
+        "--",
         "t.py",
         "--x",
         "a b'c",

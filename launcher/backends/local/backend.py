@@ -36,7 +36,7 @@ from launcher.model.backend import RANK_0
 from launcher.model.config_tree import get
 from launcher.model.environment import plain_variables, secret_variables, unset_secrets
 from launcher.model.family_registry import interface, recipe_model
-from launcher.model.interface import BUNDLE_CONFIGS
+from launcher.model.interface import BUNDLE_CONFIGS, after_options
 from launcher.model.job_spec import (
     OPEN,
     Bundle,
@@ -138,7 +138,7 @@ class LocalBackend:
         own = [*family.workers.program(job)]
         if family.takes_config_path:
             own += ["--config-path", BUNDLE_CONFIGS]
-        command = [str(word) for word in local_options(job).command or own]
+        command = after_options([str(word) for word in local_options(job).command or own])
         context = {
             "job_name": job.name,
             "nproc_per_node": job.nproc_per_node,

@@ -26,7 +26,7 @@ from launcher.model import ray_script
 from launcher.model.config_tree import get
 from launcher.model.environment import SEVERAL_NODES, plain_variables, secret_references
 from launcher.model.family_registry import interface
-from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT
+from launcher.model.interface import BUNDLE_CONFIGS, CONFIG_MOUNT, after_options
 from launcher.model.job_spec import PUBLISHED, JobSpec
 from launcher.model.parallelism import mpi
 from launcher.model.parallelism.smp import hyperparameters
@@ -231,6 +231,8 @@ def _program(job: JobSpec, folder: Path) -> tuple[str, ...]:
         _, *own = family.first.program(job)  # instead of its Python there is the job's
         return tuple(BUNDLE_CONFIGS if word == CONFIG_MOUNT else word for word in own)
     words = tuple(family.workers.program(replace(job, cwd=folder)))
+    if not _starts_by_mpi(job):
+        words = after_options(words)
     if not family.takes_config_path:
         return words
     name = ("--config-name=config.yaml",) if job.trainer == PUBLISHED else ()
