@@ -161,7 +161,7 @@ def after_options(program: Sequence[str]) -> tuple[str, ...]:
     the arguments of the launcher's own programs do, whose commands stay as they are published.
 
     Args:
-        program: A script, or `-m` and a module, and its arguments; options of torchrun before it are left as they are.
+        program: A script, or `-m` and a module, and its arguments; options of torchrun before it stay as they are.
 
     Source: argparse, Arguments containing -, Argument abbreviations; torch.distributed.run: get_args_parser.
     """
