@@ -13,7 +13,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from launcher.api import job_index
-from launcher.common import job_lock
+from launcher.common import locks
 from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.model.failure import ErrorLine, Failure
@@ -58,7 +58,7 @@ def running(site, results):
         a_run(folder, attempts, state=JobState.RUNNING, **settings)
         return folder
 
-    with job_lock.lock(folder / "run"):
+    with locks.lock(folder / "run"):
         yield run
 
 
