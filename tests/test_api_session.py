@@ -103,6 +103,19 @@ def test_relative_paths_start_from_the_folder_of_the_session(tmp_path, monkeypat
         launcher.attach("tiny-lm-cpu-x068q")
 
 
+def test_an_unknown_job_is_compared_with_those_of_the_session(tmp_path, monkeypatch):
+    for folder, name in (("here", "tiny-lm-cpu-x068q"), ("there", "tiny-lm-cpu-x068p")):
+        job = tmp_path / folder / "results" / name
+        job.mkdir(parents=True)
+        (job / "bundle.json").write_text("{}")
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ProblemsFound) as found:
+        launcher.attach("tiny-lm-cpu-x068q", session=Session(tmp_path / "there"))
+    (problem,) = found.value.problems
+    assert problem.message.endswith(f"under {tmp_path / 'there' / 'results'}/")
+    assert (problem.allowed, problem.remedy) == ("tiny-lm-cpu-x068p", "did you mean tiny-lm-cpu-x068p?")
+
+
 def test_a_session_has_environment_variables_of_its_own(tmp_path, monkeypatch):
     monkeypatch.setenv("OUR_RATE", "0.5")
     given = {"overrides": ["env_vars.A=${oc.env:OUR_RATE}", "env_vars.B=${oc.env:ABSENT,none}"]}

@@ -143,7 +143,7 @@ def locate_job(name: str, base: Path = Path()) -> Path:
     """
     if folder := _found(name, MANIFEST, base) or _found(name, ADOPTED_FILE, base):
         return folder
-    raise unknown(name)
+    raise unknown(name, base)
 
 
 def _found(name: str, file: str, base: Path = Path()) -> Path | None:
@@ -196,16 +196,16 @@ def _bundleless(folder: Path) -> ProblemsFound:
     return fail("E713", str(folder), message, remedy=remedy)
 
 
-def unknown(name: str) -> ProblemsFound:
-    """Return the Problem of a name that is not of a job, with the names that are."""
+def unknown(name: str, base: Path = Path()) -> ProblemsFound:
+    """Return the Problem of a name that is not of a job, with the names that are under `base`."""
     import difflib  # only a faulty name pays for it
 
-    known = job_names()
+    known = job_names(base)
     close = difflib.get_close_matches(name, known, n=1)
     return fail(
         "E703",
         name,
-        f"is neither the folder of a bundle nor a job under {RESULTS}/",
+        f"is neither the folder of a bundle nor a job under {base / RESULTS}/",
         allowed=", ".join([*(["…"] if len(known) > _MOST_NAMES else []), *known[-_MOST_NAMES:]]) or None,
         remedy=question(close),
     )
@@ -251,9 +251,9 @@ def outline(folder: Path) -> Mapping[str, Any] | None:
         raise fail("E711", str(folder / ADOPTED_FILE), f"is damaged: {error!r}", remedy=remedy) from error
 
 
-def job_names() -> list[str]:
+def job_names(base: Path = Path()) -> list[str]:
     """Return the jobs under `results`: its bundles, those that were adopted, and the names that users gave them."""
-    results = Path(RESULTS)
+    results = base / RESULTS
     folders = (entry.name for entry in job_folders(results))
     return sorted([*folders, *(name for _, name in given_names(results))])
 
