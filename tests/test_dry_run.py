@@ -1,5 +1,6 @@
 """A dry run of a tracked job: no run, no store, no MLflow. Its bundle gets a run when it is launched."""
 
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from launcher.api import running
 from launcher.bundle import store as bundles
 from launcher.cli import launch
 from launcher.common import yaml_io
-from launcher.common.names import RUN_ID_AT_LAUNCH, RUN_ID_FILE
+from launcher.common.names import NAME_FILE, RUN_ID_AT_LAUNCH, RUN_ID_FILE
 from launcher.common.problems import ProblemsFound
 from launcher.job_store import tracking
 from launcher.model import backend_registry
@@ -100,6 +101,20 @@ def test_a_launch_that_was_interrupted_while_it_wrote_the_run_is_repeated(dry):
     config.write_text(config.read_text().replace("epochs", "epoch"))
     with pytest.raises(ProblemsFound, match="E704"):
         bundles.read(bundle.directory)
+
+
+@pytest.mark.parametrize("name", ["configs/config.yaml", "bundle.json", "plan.json"])
+def test_a_bundle_with_a_pipe_is_refused_and_the_pipe_is_not_opened(dry, name):
+    folder = dry(TINY).directory
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    with pytest.raises(ProblemsFound, match=f"{name} is damaged: it is a FIFO"):
+        bundles.read(folder)
+
+
+def test_a_name_that_is_a_pipe_is_no_name(tmp_path):
+    os.mkfifo(tmp_path / NAME_FILE)
+    assert bundles.given_name(tmp_path) is None
 
 
 @pytest.mark.slow

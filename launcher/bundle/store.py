@@ -31,6 +31,7 @@ from launcher.common.problems import ProblemsFound, fail
 from launcher.common.suggestions import question
 from launcher.model.job_spec import Bundle
 from launcher.runtime.durable import write_text
+from launcher.runtime.file_kinds import irregular
 
 _EXECUTABLE = ".sh"
 RESULTS = "results"
@@ -167,8 +168,11 @@ def named(results: Path, name: str) -> Iterator[Path]:
 
 def given_name(folder: os.PathLike[str]) -> str | None:
     """Return the name that a user gave to the job in `folder`; None if it has none."""
+    path = os.path.join(folder, NAME_FILE)
     try:
-        with open(os.path.join(folder, NAME_FILE), encoding="utf-8") as file:
+        if irregular(path):
+            return None
+        with open(path, encoding="utf-8") as file:
             return file.read().strip() or None
     except (OSError, UnicodeDecodeError):
         return None
@@ -268,7 +272,7 @@ def read(directory: Path) -> tuple[Bundle, str]:
         raise _bundleless(directory)
     place = MANIFEST
     try:
-        text = (directory / MANIFEST).read_text(encoding="utf-8")
+        text = _text(directory / MANIFEST)
         manifest = json.loads(text)
         hashes, job_name, digest = dict(manifest["files"]), manifest["job_name"], manifest["digest"]
         place = RUN_ID_FILE
@@ -278,14 +282,14 @@ def read(directory: Path) -> tuple[Bundle, str]:
             raise ValueError("it names files outside of its folder")
         files = dict[str, str]()
         for place in hashes:
-            files[place] = (directory / place).read_text(encoding="utf-8")
+            files[place] = _text(directory / place)
         if run_id:  # the digest is of the bundle as it was rendered
             files = {path: text.replace(run_id, RUN_ID_AT_LAUNCH) for path, text in files.items()}
         place = "plan.json"
         backend = json.loads(files[place])["backend"]
     except OSError as error:
         raise fail("E703", str(directory), f"is not a bundle directory: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         why = f": {error}" if isinstance(error, ValueError) else ", and lacks what a bundle's has"
         raise fail("E703", str(directory), f"is not a bundle directory: {place} is damaged{why}") from error
     changed = [path for path, held in files.items() if hashlib.sha256(held.encode()).hexdigest() != hashes[path]]
@@ -297,6 +301,13 @@ def read(directory: Path) -> tuple[Bundle, str]:
     files = _with_run(files, run_id) if run_id else files
     _learn(files.get("recipe.yaml", ""))
     return Bundle(job_name, directory.resolve(), {**files, MANIFEST: text}, digest), backend
+
+
+def _text(path: Path) -> str:
+    """Return the text of a file of a bundle; reading a pipe would never end."""
+    if kind := irregular(path):
+        raise ValueError(f"it is {kind}")
+    return path.read_text(encoding="utf-8")
 
 
 def learn_secrets(directory: Path) -> None:
