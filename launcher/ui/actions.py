@@ -65,7 +65,7 @@ def _question(request: Request, given: Given, action: str) -> Response | None:
         "confirm.html",
         title=title,
         said=said.format(name=name, nodes=_one(given, "nodes")),
-        action=request.url.path,
+        action=addresses.path_of(request),
         fields=[(key, value) for key, values in given.items() for value in values],
         back=addresses.of_job(request.path_params["job"]) if "job" in request.path_params else "/recipes",
     )

@@ -3,10 +3,17 @@
 from collections.abc import Mapping
 from urllib.parse import quote, urlencode
 
+from starlette.requests import Request
+
 
 def of_job(name: str) -> str:
     """Return the address of a job, by the name of its folder."""
     return f"/jobs/{quote(name, safe='')}"
+
+
+def path_of(request: Request) -> str:
+    """Return the path that a request asks for, encoded: `url.path` is so only in part."""
+    return quote(request.scope["path"])
 
 
 def number(text: str, most_digits: int = 15) -> int | None:

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from launcher.common.problems import fail
+from launcher.ui import addresses
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -93,7 +94,7 @@ class Guard:
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             return HTMLResponse(_REFUSED, 401)
         rest = urlencode([(name, value) for name, value in request.query_params.multi_items() if name != "token"])
-        path = "/" + request.url.path.lstrip("/")  # `//host` would be another server's address
+        path = "/" + addresses.path_of(request).lstrip("/")  # `//host` would be another server's address
         address = f"{path}?{rest}" if rest else path
         if request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
             response: Response = RedirectResponse(address, 303)

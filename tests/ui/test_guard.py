@@ -3,6 +3,7 @@
 import asyncio
 import hmac
 
+import httpx
 import pytest
 from result_folders import a_job
 from starlette.requests import Request
@@ -231,3 +232,29 @@ def test_only_known_files_are_served(user):
     first = user.get("/files/page.css")
     again = user.get("/files/page.css", headers={"if-none-match": first.headers["etag"]})
     assert (first.status_code, again.status_code, again.content) == (200, 304, b"")
+
+
+def replies(app, *requests) -> list[httpx.Response]:
+    """Return replies to requests by one client, whose paths are decoded once, as by a server."""
+
+    async def sent() -> list[httpx.Response]:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HOST) as client:
+            return [await client.request(method, path, headers=OWN | FORM) for method, path in requests]
+
+    return asyncio.run(sent())
+
+
+@pytest.mark.parametrize("path", ["/jobs/a%252Fb", "/jobs/a%25%3Fb%23%C3%A9", "/recipes/training/tiny/tiny_lm_cpu"])
+def test_signing_in_keeps_the_encoding_of_the_address(stranger, path):
+    (reply,) = replies(stranger.app, ("GET", f"{path}?token={TOKEN}&x=1"))
+    assert (reply.status_code, reply.headers["location"]) == (303, f"{path}?x=1")
+
+
+def test_an_action_keeps_the_encoding_of_a_name(tmp_path):
+    a_job(tmp_path, "a%2Fb")
+    path = "/jobs/a%252Fb/actions/rerun"
+    signed_in, question = replies(
+        Guard(app_of(Ui.of(tmp_path, may_write=True)), TOKEN, 8765), ("GET", f"/jobs?token={TOKEN}"), ("POST", path)
+    )
+    assert (signed_in.status_code, question.status_code) == (303, 200)
+    assert f'action="{path}"' in question.text
