@@ -11,7 +11,7 @@ from launcher.api import job as jobs
 from launcher.api import knobs
 from launcher.api.plan import compile as compiled
 from launcher.common.problems import fail
-from launcher.ui import addresses
+from launcher.ui import addresses, explorer
 from launcher.ui.guard import fields
 from launcher.ui.rendering import page
 from launcher.ui.state import indexed_of, job_of, opened, ui_of
@@ -99,7 +99,9 @@ def _relaunch(request: Request, given: Given) -> str:
 
 def _launch(request: Request, given: Given) -> str:
     ui = ui_of(request)
-    plan = compiled(_one(given, "recipe"), given.get("override", []), session=ui.session)
+    words = given.get("override", [])
+    explorer.refuse_own(words)
+    plan = compiled(_one(given, "recipe"), words, session=ui.session)
     plan = plan.with_overrides({"base_results_dir": knobs.literal(str(ui.results))})
     if _one(given, "what") == "write":
         return plan.write().name

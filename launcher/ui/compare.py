@@ -198,7 +198,7 @@ def _words(further: str) -> list[str]:
     """
     words = [line.strip() for line in further.splitlines() if line.strip()]
     for word in words:
-        key = word.lstrip("+~").partition("=")[0].strip()
+        key = explorer.key_of(word)
         if word.startswith("-") or key.partition("@")[0] == "recipes" or key.partition(".")[0] == "hydra":
             message = "cannot be given here: it does not set a value of the recipe"
             raise fail("E801", key, message, value=word, remedy="choose the recipe by its name")

@@ -1,7 +1,7 @@
 """The plan explorer: a recipe whose nodes, batch, instance and elastic policy are fields, and its plan."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from launcher.api.knobs import Knob, knobs, literal, only
 from launcher.api.plan import Plan
 from launcher.api.plan import compile as compiled
 from launcher.api.plan_text import plan_report
-from launcher.common.problems import ProblemsFound
+from launcher.common.problems import ProblemsFound, fail
 from launcher.common.redaction import masked
 from launcher.common.text_table import value_text
 from launcher.ui import charts
@@ -23,6 +23,8 @@ from launcher.ui.state import Ui, ui_of
 
 _LONGEST = 20_000
 """Characters of a field that are read."""
+_RESULTS = "base_results_dir"
+"""The key that the page sets itself when it launches."""
 _MOST_LINES, _MOST_LEAVES = 12, 4
 """Further overrides that are explained, and leaves of a key of theirs."""
 
@@ -67,7 +69,12 @@ class Asked:
         return [(each, self.moved[each.name]) for each in self.fields if each.name in self.moved]
 
     def plan(self, ui: Ui) -> Plan:
-        """Return the plan, which may have faults."""
+        """Return the plan, which may have faults.
+
+        Raises:
+            ProblemsFound: A value cannot be given by an override, or a key not here (E801).
+        """
+        refuse_own(self.lines)
         words = values.words(
             {key: value for each, text in self.moved_fields for key, value in each.settings(text).items()}
         )
@@ -80,6 +87,19 @@ class Asked:
     def _compiled(self, words: list[str], ui: Ui) -> Plan:
         cluster = literal(self.cluster) or None
         return compiled(self.recipe, [*words, *self.lines], cluster=cluster, strict=False, session=ui.session)
+
+
+def refuse_own(words: Iterable[str]) -> None:
+    """Raise a Problem if overrides set what the page itself sets (E801)."""
+    for word in words:
+        if key_of(word) == _RESULTS:
+            said = "cannot be given here: the page launches into its own results folder"
+            raise fail("E801", _RESULTS, said, value=word, remedy="show another folder: recipes ui FOLDER")
+
+
+def key_of(word: str) -> str:
+    """Return the key that an override sets."""
+    return word.lstrip("+~").partition("=")[0].strip()
 
 
 def known(ui: Ui) -> Mapping[str, Any]:
@@ -119,7 +139,7 @@ def _result(ui: Ui, asked: Asked) -> dict[str, Any]:
     }
     try:
         plan = asked.plan(ui)
-    except ProblemsFound as error:  # a value that no override can state
+    except ProblemsFound as error:  # a value that no override can state, or a key that none may set here
         return nothing | {"found": error.problems}
     words = [masked(word) for word in plan.overrides]
     shown = nothing | {
@@ -155,7 +175,7 @@ def _result(ui: Ui, asked: Asked) -> dict[str, Any]:
 
 def _origins(plan: Plan, asked: Asked) -> list[tuple[str, list[tuple[str, str, str]]]]:
     """Return for each moved key its values with their sizes and who set them, each once."""
-    typed = (line.lstrip("+").partition("=")[0].strip() for line in asked.lines[:_MOST_LINES])
+    typed = (key_of(line) for line in asked.lines[:_MOST_LINES])
     fields = (key for each, text in asked.moved_fields for key in each.settings(text))
     found = []
     for key in dict.fromkeys((*fields, *typed)):

@@ -289,3 +289,16 @@ def test_the_fields_of_a_recipe_are_its_own():
     assert found["rate"].settings("1e-4") == {"recipes.training_config.training_args.learning_rate": 1e-4}
     assert found["nodes"].settings("x") == {"recipes.trainer.num_nodes": "x"}
     assert found["elastic"].settings("true") == {"recipes.elastic_policy.is_elastic": True}
+
+
+@pytest.mark.parametrize("sign", ["", "+", "++", "~"])
+def test_the_results_folder_of_the_page_cannot_be_overridden(client, tmp_path, sign):
+    word = f"{sign}base_results_dir={tmp_path / 'elsewhere'}"
+    text = explored(client, further=word)
+    assert "E801" in text and "the page launches into its own results folder" in text
+    assert "/actions/launch" not in text
+    assert "E801" in client.get(f"/recipes/{TINY}", params={"further": word}).text
+    fields = {"recipe": TINY, "override": [word], "confirmed": "1", "what": "write"}
+    refused = client.post("/actions/launch", data=fields)
+    assert refused.status_code == 422 and "E801" in refused.text
+    assert not (tmp_path / "elsewhere").exists()
