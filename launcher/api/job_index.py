@@ -11,7 +11,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,11 +20,14 @@ from typing import Any
 from launcher.api.sweeps.record import SWEEP_FILE, TRIALS_FILE
 from launcher.bundle.manifest import MANIFEST
 from launcher.bundle.store import given_name, is_job
+from launcher.common.locks import LOCK_FILE
 from launcher.common.names import (
     ADOPTED_FILE,
     CHECKPOINTS_FILE,
+    CONFIG_DIR,
     EVENTS_FILE,
     JOB_FILE,
+    LOG_DIR,
     METRICS_FILE,
     NAME_FILE,
     REPRODUCE_FILE,
@@ -34,13 +37,13 @@ from launcher.common.names import (
     TIMELINE,
 )
 from launcher.common.problems import Problem, ProblemsFound, fail
-from launcher.job_store import listing
+from launcher.job_store import listing, registry
 from launcher.job_store.listing import RENDERED, STATES
 from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, JobStatus
 from launcher.operator.job_request import LOCAL_FILE, PLAN_FILE
-from launcher.operator.snapshot import STATE_FILE
+from launcher.operator.snapshot import STATE_FILE, STOP_FILE
 
 __all__ = [
     "RENDERED", "STATES", "IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "place", "recorded_goodput",
@@ -56,8 +59,13 @@ _READ = (
     *(MANIFEST, JOB_FILE, NAME_FILE, ADOPTED_FILE, RUN_ID_FILE, REPRODUCE_FILE),
     *(PLAN_FILE, "recipe.yaml", LOCAL_FILE, SWEEP_FILE, TRIALS_FILE, f"{RUN_DIR}/{TIMELINE}.json"),
     *(f"{RUN_DIR}/{name}" for name in (METRICS_FILE, EVENTS_FILE, STARTS_FILE, CHECKPOINTS_FILE, STATE_FILE)),
+    *(f"{RUN_DIR}/{name}" for name in (LOCK_FILE, STOP_FILE)),
 )
-"""What pages read of a job's or a sweep's folder."""
+"""What pages read of a job's or a sweep's folder, besides the files that its manifest names, and logs."""
+_FOLDERS = (CONFIG_DIR, RUN_DIR, f"{RUN_DIR}/{LOG_DIR}")
+
+_DAMAGES = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
+"""What reading a damaged file raises."""
 
 Stamp = tuple[int, int]
 """Time of a folder's last change in nanoseconds, and its inode."""
@@ -151,7 +159,20 @@ class JobIndex:
             return self._sorted
 
     def find(self, name: str) -> IndexedJob | None:
-        """Return the job whose folder, or whose given name, is this, as it is now; None if there is none."""
+        """Return the job whose folder, or whose given name, is this, as it is now; None if there is none.
+
+        Every page that opens the files of one job gets it here.
+
+        Raises:
+            ProblemsFound: Something that is read as a file of it is a pipe or a link (E711).
+        """
+        found = self._find(name)
+        if found is not None:
+            refuse_irregular(found.folder)
+            _refuse(found.folder, _named_files(found.folder), stat.S_ISREG)
+        return found
+
+    def _find(self, name: str) -> IndexedJob | None:
         rows = self.rows()
         if name and "/" not in name and "\0" not in name and _is_shown(name):
             with self._lock:
@@ -206,11 +227,23 @@ def refuse_irregular(folder: Path) -> None:
 
     Reading a pipe never ends, and a link may lead out of the results folder.
     """
-    for name in _READ:
-        with contextlib.suppress(OSError):
-            if not stat.S_ISREG(os.lstat(folder / name).st_mode):
-                said = "is not a file of its own, so it is not read"
+    _refuse(folder, _FOLDERS, stat.S_ISDIR)
+    _refuse(folder, _READ, stat.S_ISREG)
+
+
+def _refuse(folder: Path, names: Iterable[str], is_kind: Callable[[int], bool]) -> None:
+    for name in names:
+        with contextlib.suppress(OSError, ValueError):
+            if not is_kind(os.lstat(folder / name).st_mode):
+                said = f"is not a {'folder' if is_kind is stat.S_ISDIR else 'file'} of its own, so it is not read"
                 raise fail("E711", str(folder / name), said, remedy="remove it")
+
+
+def _named_files(folder: Path) -> tuple[str, ...]:
+    """Return the files of a bundle by its manifest; none of a damaged one."""
+    with contextlib.suppress(*_DAMAGES):
+        return tuple(map(str, json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["files"]))
+    return ()
 
 
 def _read_safely(folder: Path) -> IndexedJob | None:
@@ -222,8 +255,8 @@ def _read_safely(folder: Path) -> IndexedJob | None:
         return row
     except ProblemsFound as error:
         problem = error.problems[0]
-    except Exception as error:  # of any damage
-        problem = Problem("E711", str(folder), f"is damaged: {type(error).__name__}: {error}")
+    except Exception as error:  # of any values in its record
+        problem = registry.damaged(folder, error).problems[0]
     return IndexedJob(folder.name, folder, folder.name, None, problem, "", "", "", "")
 
 
@@ -233,7 +266,7 @@ def _read(folder: Path) -> IndexedJob | None:
         return None
     each = listing.listed(folder, folder)
     plan: Mapping[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError, TypeError):
+    with contextlib.suppress(*_DAMAGES):
         plan = dict(json.loads((folder / PLAN_FILE).read_text(encoding="utf-8")))
     time_text, user = (each.record.submitted, each.record.user) if each.record else _written(folder)
     backend = each.record.handle.backend if each.record else plan.get("backend")
@@ -262,7 +295,7 @@ def _sizes(plan: Mapping[str, Any]) -> tuple[int, ...]:
 
 def _written(folder: Path) -> tuple[str, str]:
     """Return when a bundle was written, and by whom."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+    with contextlib.suppress(*_DAMAGES):
         said = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         return str(said["created"]), str(said.get("user") or "")
     return "", ""
@@ -287,8 +320,14 @@ def is_here(row: IndexedJob) -> bool:
 
 def statuses(rows: Iterable[IndexedJob]) -> dict[str, JobStatus | Problem]:
     """Return the status of jobs by the names of their folders, or why it is unknown. Clusters are asked."""
-    given = [listing.ListedJob(row.folder, row.record) for row in rows]
-    found: dict[str, JobStatus | Problem] = {}
+    given, found = list[listing.ListedJob](), dict[str, JobStatus | Problem]()
+    for row in rows:
+        try:
+            refuse_irregular(row.folder)
+        except ProblemsFound as error:
+            found[row.name] = error.problems[0]
+        else:
+            given.append(listing.ListedJob(row.folder, row.record))
     for each in listing.with_statuses(given):
         if known := each.problem or each.status:
             found[each.name] = known
@@ -306,8 +345,11 @@ def recorded_s(folder: Path) -> float | None:
 
 
 def _recorded(folder: Path, total: str) -> float | None:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        with (folder / RUN_DIR / TIMELINE).with_suffix(".json").open("rb") as file:
+    name = f"{RUN_DIR}/{TIMELINE}.json"
+    with contextlib.suppress(ProblemsFound, OverflowError, *_DAMAGES):
+        _refuse(folder, (RUN_DIR,), stat.S_ISDIR)
+        _refuse(folder, (name,), stat.S_ISREG)
+        with (folder / name).open("rb") as file:
             head = file.read(4096)  # the totals precede the steps, of which there may be many
         start = head.index(f'"{total}"'.encode())
         return float(json.loads(b"{" + head[start : head.index(b",", start)] + b"}")[total])

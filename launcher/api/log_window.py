@@ -324,6 +324,8 @@ def _of_node(run_dir: Path, node: int, attempts: dict[int, Attempt], processes: 
 
 
 def _folders(folder: Path) -> list[Path]:
+    if folder.is_symlink():
+        return []
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         return [folder / entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return []

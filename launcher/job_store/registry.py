@@ -229,9 +229,14 @@ def _stored(folder: Path, resolved: Path | None = None) -> JobRecord | None:
         return JobRecord(handle, *own, ended, fields["is_closed"], *launch, *later)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        remedy = "recipes launch finds a job that still exists"
-        raise fail("E711", str(folder / JOB_FILE), f"is damaged: {error!r}", remedy=remedy) from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(folder, error) from error
+
+
+def damaged(folder: Path, error: Exception) -> ProblemsFound:
+    """Return the Problem of a record that cannot be read (E711)."""
+    remedy = "recipes launch finds a job that still exists"
+    return fail("E711", str(folder / JOB_FILE), f"is damaged: {error!r}", remedy=remedy)
 
 
 def adopt(folder: Path, job: JobRecord, outline: Mapping[str, Any]) -> JobRecord:

@@ -7,6 +7,7 @@ Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 """
 
 import math
+import stat
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -53,7 +54,8 @@ def worker_log(
         until_s: When the next launch began: another launch of the same bundle has attempts of the same numbers.
     """
     pattern = f"*/attempt_{attempt.number}/{local_rank}/{name}"
-    written = [(path.stat().st_mtime, path) for path in node_logs(run_dir, node).glob(pattern)]
+    every = [(path.lstat(), path) for path in node_logs(run_dir, node).glob(pattern)]
+    written = [(seen.st_mtime, path) for seen, path in every if stat.S_ISREG(seen.st_mode)]  # a pipe has no end
     found = [each for each in written if attempt.started - _CLOCK_GRAIN_S <= each[0] <= until_s]
     return max(found)[1] if found else None
 

@@ -225,15 +225,15 @@ def test_a_job_that_was_removed_or_damaged_is_a_problem(tmp_path):
 
 
 @pytest.mark.slow
-def test_damaged_and_unreadable_metrics_are_left_out(tmp_path):
+def test_damaged_metrics_are_left_out_and_what_is_no_file_is_refused(tmp_path):
     results = tmp_path / "results"
-    one, two = (a_bundle(results, name, 1e-3) for name in ("one", "two"))
+    one, two, _ = (a_bundle(results, name, 1e-3) for name in ("one", "two", "three"))
     (one / "run" / "metrics.jsonl").mkdir(parents=True)
     (two / "run").mkdir()
     (two / "run" / "metrics.jsonl").write_bytes(b'{"step": 1, "loss": "low"}\n\xff\n[1]\n{"step": 2, "loss": NaN}\n')
     client = TestClient(app_of(Ui.of(results, may_write=False)))
-    assert "one-aaaaa: its metrics cannot be read" in shown(client, a="one-aaaaa", b="two-aaaaa")
-    assert rows(shown(client, job=["one-aaaaa", "two-aaaaa", "one-aaaaa"]))["loss.last"][1] == "nan"
+    assert codes(shown(client, a="one-aaaaa", b="two-aaaaa")) == ["E711"]
+    assert rows(shown(client, job=["two-aaaaa", "three-aaaaa", "two-aaaaa"]))["loss.last"][0] == "nan"
 
 
 @pytest.mark.slow

@@ -8,12 +8,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from blocking import ending
 from result_folders import RECIPE, a_bundle, a_job
 
 from launcher.api import job_index
 from launcher.api.job_index import IndexedJob, JobIndex
 from launcher.bundle.store import NAME_FILE
-from launcher.common.problems import Problem, fail
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.job_store import listing, registry
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobHandle, JobState, JobStatus
@@ -126,7 +127,9 @@ def test_a_file_of_another_kind_is_a_problem_and_is_not_read(index, tmp_path, na
     (folder / "run").mkdir()
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
-    row = index.find("a")
+    with pytest.raises(ProblemsFound, match="E711"):
+        index.find("a")
+    row = next(each for each in index.rows() if each.name == "a")
     assert (row.problem.code, row.problem.path) == ("E711", str(folder / name))
     assert row.problem.message == "is not a file of its own, so it is not read"
     assert row == IndexedJob("a", folder, "a", None, row.problem, "", "", "", "")
@@ -142,7 +145,7 @@ def test_damage_that_nothing_expects_is_a_problem_of_its_job_only(index):
     healthy, damaged = index.rows()
     assert healthy.name == "b"
     assert damaged == IndexedJob("a", folder, "a", None, damaged.problem, "", "", "", "")
-    assert (damaged.problem.code, damaged.problem.path) == ("E711", str(folder))
+    assert (damaged.problem.code, damaged.problem.path) == ("E711", str(folder / "job.json"))
     assert "TypeError" in damaged.problem.message
 
 
@@ -355,3 +358,14 @@ def test_thousands_of_jobs_are_listed_fast_once_they_were_read(index):
     began = time.process_time()
     assert len(index.rows()) == 5001
     assert time.process_time() - began < 0.3
+
+
+def test_a_status_is_not_asked_of_a_job_with_a_pipe(index):
+    folder = a_job(index.results, "a", state=None)
+    a_job(index.results, "b", state=None)
+    rows = index.rows()
+    (folder / "run").mkdir()
+    os.mkfifo(folder / "run" / "state.json")
+    found = ending(lambda: job_index.statuses(rows), folder / "run" / "state.json")
+    assert found["a"].code == "E711"
+    assert found.keys() == {"a", "b"}
