@@ -118,7 +118,7 @@ def _read(bundle_dir: Path, name: str) -> Iterator[Any]:
     """Yield what a file of a bundle holds; one that is absent or not as it was written is a Problem of the block."""
     try:
         yield json.loads((bundle_dir / name).read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         reason = f"cannot be read: {error.strerror}" if isinstance(error, OSError) else "is damaged"
         raise fail("E703", str(bundle_dir), f"is not a bundle directory: {name} {reason}") from error
 

@@ -78,7 +78,7 @@ def read_snapshot(run_dir: Path) -> Snapshot | None:
         return None
     except OSError as error:
         raise fail("E414", str(path), f"cannot be read: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise unknown_state(run_dir, "is damaged: the state of its job cannot be read") from error
 
 

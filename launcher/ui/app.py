@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from launcher.common import os_errors
 from launcher.common.problems import ProblemsFound, fail
 from launcher.ui import actions, catalogue, compare, explorer, job_page, job_table, live, logs, sweeps
 from launcher.ui.live import View
@@ -62,7 +63,7 @@ def app_of(ui: Ui) -> Starlette:
 
 
 def _of_files(view: Callable[[Request], Response]) -> Callable[[Request], Response]:
-    """Return a view that shows a Problem if it stumbles over a damaged file; the terminal shows where."""
+    """Return a view that shows a Problem if it meets damage that no reader has named; the terminal shows where."""
 
     def tolerant(request: Request) -> Response:
         try:
@@ -70,10 +71,13 @@ def _of_files(view: Callable[[Request], Response]) -> Callable[[Request], Respon
         except (HTTPException, ProblemsFound):
             raise
         except Exception as error:
+            name = str(next(iter(request.path_params.values()), request.url.path))
+            if isinstance(error, OSError):
+                raise os_errors.refused("E711", str(error.filename or name), error) from error
             logging.getLogger(__name__).warning("%s", request.url.path, exc_info=error)
-            name = next(iter(request.path_params.values()), request.url.path)
-            said = f"its files are damaged, or cannot be read: {type(error).__name__}: {error}"
-            raise fail("E711", str(name), said) from error
+            said = f"a file of it is damaged: {type(error).__name__}: {error}"
+            remedy = "the terminal of recipes ui shows which; restore it from a copy"
+            raise fail("E711", name, said, remedy=remedy) from error
 
     return tolerant
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -18,7 +19,8 @@ from starlette.responses import Response
 from launcher.api import bundles, job_index, rates, reproducing, timelines
 from launcher.api.job_index import IndexedJob, JobStatus
 from launcher.api.timelines import EVENTS_FILE, METRICS_FILE, RUN_DIR, STARTS_FILE, LaunchReader, Timeline
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common import os_errors
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.ui import addresses, charts, job_table
 from launcher.ui.later import Answer
 from launcher.ui.live import stamp
@@ -35,6 +37,8 @@ _BUILT_S, _BUSY = 5.0, 20.0
 """How often a timeline is built again only because steps were added: every 5 s, and a twentieth of the time."""
 _READ_S = 0.25
 """How long one look reads metrics that a page has not seen yet."""
+_COMPOSED_S = 10.0
+"""How long a page waits until a job's recipe is composed again."""
 _FIRST_FILES = ("plan.md", "recipe.yaml")
 _LONGEST_FILE = 500_000
 """Characters of a file that are shown."""
@@ -114,6 +118,7 @@ class JobView:
                 "failure": failure.value if failure else None,
                 "events": list(events.value or ())[::-1] if events else [],
                 "event_problems": events.problems if events else (),
+                "are_events_pending": events is not None and not events.number,
                 "results": list(results.value or ()) if results else [],
             }
 
@@ -125,8 +130,13 @@ class JobView:
         except ProblemsFound as error:
             faults += error.problems
         except Exception as error:
-            said = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-            faults.append(Problem("E711", f"{self._name}/{RUN_DIR}/{file}", f"cannot be read: {said}"))
+            path = self._ui.results / self._name / RUN_DIR / file
+            if isinstance(error, OSError):
+                faults += os_errors.refused("E711", str(path), error).problems
+            else:
+                faults += _damaged(
+                    path, error, "restore it from a copy, or remove it: the page shows the rest"
+                ).problems
 
     def _answers(self, row: IndexedJob, status: JobStatus | Problem | None) -> dict[str, Answer[Any]]:
         if row.record is None:
@@ -189,20 +199,31 @@ def overview(request: Request) -> Response:
 def plan(request: Request) -> Response:
     """Show the sizes that a job may take."""
     row = indexed_of(request)
+    file = row.folder / "plan.json"
     try:
-        found = json.loads((row.folder / "plan.json").read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
+        sizes = charts.PlanSize.every(found)
+        picture = charts.plan("Samples of the busiest rank", sizes) if sizes else ""
+        return page(request, "job_plan.html", row=row, plan=found, picture=picture, tab="plan")
     except FileNotFoundError as error:
         raise HTTPException(404, "The plan of this job is not on this machine.") from error
-    sizes = charts.PlanSize.every(found)
-    picture = charts.plan("Samples of the busiest rank", sizes) if sizes else ""
-    return page(request, "job_plan.html", row=row, plan=found, picture=picture, tab="plan")
+    except OSError as error:
+        raise os_errors.refused("E711", str(file), error) from error
+    except Exception as error:  # of any damage
+        raise _damaged(file, error, "restore it from a copy, or launch the recipe as a new job") from error
+
+
+def _damaged(file: Path, error: Exception, remedy: str) -> ProblemsFound:
+    """Return the Problem of a file that cannot be shown (E711)."""
+    said = f"is not valid JSON: {error}" if isinstance(error, json.JSONDecodeError) else f"is damaged: {error!r}"
+    return fail("E711", str(file), said, remedy=remedy)
 
 
 def configuration(request: Request) -> Response:
     """Show what each key became and who set it."""
     row, ui = indexed_of(request), ui_of(request)
     ask = functools.partial(reproducing.origins, row.folder, ui.session)
-    answer = ui.answers.get(("origins", row.name), row.time, ask, age_s=60.0, wait_s=10.0)
+    answer = ui.answers.get(("origins", row.name), row.time, ask, age_s=60.0, wait_s=_COMPOSED_S)
     words = request.query_params.get("q", "").lower().split()[:10]
     values, notes = answer.value or ((), ())
     shown = [
@@ -215,6 +236,7 @@ def configuration(request: Request) -> Response:
         tab="configuration",
         shown=shown,
         total=len(values),
+        is_pending=not answer.number,
         notes=notes,
         found=answer.problems,
         q=request.query_params.get("q", ""),

@@ -1,5 +1,6 @@
 """Questions to clusters that a page does not wait for: the last answer is shown until the next has come."""
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -7,9 +8,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from launcher.common import os_errors
 from launcher.common.problems import Problem, ProblemsFound
 
 T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 _REPEAT_S = 30.0
 """After how long a question that could not be answered is asked again at the latest."""
 _MOST_PLACES = 32
@@ -84,7 +87,12 @@ class Answers:
         except ProblemsFound as error:
             problems = error.problems
         except OSError as error:
-            problems = (Problem("E711", "job", f"cannot be read: {error.strerror or error}"),)
+            problems = os_errors.refused("E711", str(error.filename or "job"), error).problems
+        except Exception as error:  # of any damage; without a Problem, no answer would look like an empty one
+            _LOG.warning("%s", whole, exc_info=error)
+            said = f"a file of it is damaged: {type(error).__name__}: {error}"
+            remedy = "the terminal of recipes ui shows which; restore it from a copy"
+            problems = (Problem("E711", "job", said, remedy=remedy),)
         finally:
             with self._lock:
                 number = self._known.pop(whole, _NONE).number + 1

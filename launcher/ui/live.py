@@ -13,6 +13,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import StreamingResponse
 from starlette.status import HTTP_404_NOT_FOUND
 
+from launcher.common.problems import ProblemsFound
+
 _LOOK_S = 0.5
 _BEAT_S = 15.0
 """After how long a line is sent although nothing changed: a connection that is gone is noticed then."""
@@ -122,7 +124,9 @@ class Hub:
                     trouble = kind
                     followed.tell(f"event: {kind}\ndata: {{}}\n\n")
                     if not is_gone:
-                        logging.getLogger(__name__).warning("%s cannot be followed", address, exc_info=error)
+                        said, unknown = (error, None) if isinstance(error, ProblemsFound) else ("a fault", error)
+                        log = logging.getLogger(__name__)
+                        log.warning("%s cannot be followed: %s", address, said, exc_info=unknown)
             await asyncio.sleep(_LOOK_S)
 
 

@@ -160,7 +160,7 @@ class SweepFolder:
         """
         try:
             return Description.of_json(json.loads((self.path / SWEEP_FILE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise fail("E721", str(self.path / SWEEP_FILE), f"is not the description of a sweep: {error}") from error
 
     def describe(self, description: Description) -> None:
@@ -180,7 +180,7 @@ class SweepFolder:
         found: dict[int, Trial] = {}
         with contextlib.suppress(FileNotFoundError), (self.path / TRIALS_FILE).open("rb") as lines:
             for line in lines:
-                with contextlib.suppress(ValueError, TypeError, KeyError):
+                with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                     trial = Trial.of_json(json.loads(line))
                     found[trial.number] = trial
         return dict(sorted(found.items()))
