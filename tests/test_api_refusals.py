@@ -308,7 +308,11 @@ def test_every_truth_value_of_the_api_is_one(function, name, given):
 
 
 @pytest.mark.parametrize(("function", "name"), TIMES, ids=lambda each: getattr(each, "__qualname__", each))
-@pytest.mark.parametrize("given", ["5", -1, float("nan"), True, 10**400, "x" * 5000])
+@pytest.mark.parametrize(
+    "given",
+    ["5", -1, float("nan"), True, 10**400, "x" * 5000],
+    ids=["text", "negative", "nan", "flag", "huge", "long"],
+)
 def test_every_duration_of_the_api_is_a_number_of_seconds(function, name, given):
     found = refused(lambda: function(**{name: given}))
     assert found.path == name and "a number of seconds, 0 or more" in found.allowed and len(str(found)) < 300
