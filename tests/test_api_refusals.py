@@ -1,6 +1,8 @@
 """What the Python API refuses, with what it says of it, and what it keeps: exceptions, folders, variables."""
 
 import copy
+import importlib
+import inspect
 import os
 import pickle
 import shutil
@@ -11,7 +13,7 @@ import pytest
 
 import launcher
 from launcher import Job, ProblemsFound, Session
-from launcher.api import composed, new_recipe, placement, teams
+from launcher.api import composed, instance_types, new_recipe, placement, samples, teams
 from launcher.api.generated import schema
 from launcher.model.job_spec import JobState, JobStatus
 from launcher.operator.snapshot import Attempt, Snapshot, publish
@@ -133,7 +135,7 @@ def test_prices_are_numbers(priced, prices):
 @pytest.mark.parametrize("hours", [10**400, "2", -1, float("inf"), 1_000_001])
 def test_hours_are_a_number_that_a_job_may_take(priced, hours):
     found = refused(lambda: priced.cost({P5: 3}, hours))
-    assert (found.code, found.path, found.allowed) == ("E806", "--hours", "0 to 1,000,000")
+    assert (found.code, found.path, found.allowed) == ("E806", "hours", "0 to 1,000,000")
 
 
 def test_numbers_of_numpy_are_prices_and_hours(priced):
@@ -278,6 +280,175 @@ def test_numbers_of_numpy_are_sizes_and_files_may_be_texts(plan, tmp_path, monke
     assert (tmp_path / "mine.yaml").is_file()
     words = ["team=research", f"instance_type={P5}", "nodes=8"]
     assert teams.objects(words, out="teams").files == teams.objects(words).files
+
+
+def _public():
+    """Yield every function and method of the API with the name and the declared type of each argument."""
+    modules = ("checking", "composed", "instance_types", "job", "listing", "new_recipe", "plan", "samples", "teams")
+    for name in (*modules, "placement", "sweeps.sweep"):
+        module = importlib.import_module(f"launcher.api.{name}")
+        own = [each for each in vars(module).values() if getattr(each, "__module__", "") == module.__name__]
+        methods = [method for each in own if isinstance(each, type) for method in vars(each).values()]
+        for function in filter(inspect.isfunction, (*own, *methods)):
+            if not function.__name__.startswith("_"):
+                for argument in inspect.signature(function).parameters.values():
+                    yield function, argument
+
+
+FLAGS = [(f, each.name) for f, each in _public() if each.annotation in (bool, bool | None) and each.name != "elastic"]
+TIMES = [(f, each.name) for f, each in _public() if each.name == "timeout" or each.name.endswith("_s")]
+
+
+@pytest.mark.parametrize(("function", "name"), FLAGS, ids=lambda each: getattr(each, "__qualname__", each))
+@pytest.mark.parametrize("given", ["no", 1, numpy.array([1])], ids=["text", "number", "array"])
+def test_every_truth_value_of_the_api_is_one(function, name, given):
+    extra = (TINY,) if function is launcher.compile else ()
+    found = refused(lambda: function(*extra, **{name: given}))
+    assert found.path == name and found.message.startswith("must be True") and found.value
+
+
+@pytest.mark.parametrize(("function", "name"), TIMES, ids=lambda each: getattr(each, "__qualname__", each))
+@pytest.mark.parametrize(
+    "given",
+    ["5", -1, float("nan"), True, 10**400, "x" * 5000],
+    ids=["text", "negative", "nan", "flag", "huge", "long"],
+)
+def test_every_duration_of_the_api_is_a_number_of_seconds(function, name, given):
+    found = refused(lambda: function(**{name: given}))
+    assert found.path == name and "a number of seconds, 0 or more" in found.allowed and len(str(found)) < 300
+
+
+def test_the_arguments_that_are_checked_are_known():
+    assert {(f.__qualname__, name) for f, name in FLAGS} >= {
+        ("Plan.submit", "detach"), ("Job.logs", "follow"), ("Job.logs", "stderr"), ("Job.events", "follow"),
+        ("Job.rerun", "detach"), ("Job.relaunch", "again"), ("launched", "again"), ("compile", "strict"),
+    }  # fmt: skip
+    assert {f.__qualname__ for f, _ in TIMES} == {
+        "Job.changes", "Job.wait", "Job.result", "Plan.doctor", "Sweep.changes", "Sweep.wait",
+    }  # fmt: skip
+
+
+def test_a_position_names_an_argument_too_and_numbers_of_numpy_are_durations(plan, tmp_path):
+    job = Job(plan.write(tmp_path / "never"))
+    assert refused(lambda: job.wait("5")).path == "timeout"
+    assert refused(lambda: job.wait(numpy.float32(1))).code == "E705"
+
+
+@pytest.mark.parametrize("given", [3, b"x", []])
+def test_texts_of_conditions_are_texts(given):
+    assert refused(lambda: instance_types.selected(accelerator=given)).path == "accelerator"
+    assert refused(lambda: teams.objects(["team=a"], context=given)).path == "context"
+    assert refused(lambda: samples.read("a.jsonl", TINY, tokenizer=given)).path == "tokenizer"
+
+
+def test_a_misspelt_type_among_prices_is_named_and_not_offered(priced):
+    found = refused(lambda: priced.cost({"p5.48xlarg": 10}, 2))
+    assert (found.code, found.path, found.value) == ("E806", "prices: ml.p5.48xlarg", "ml.p5.48xlarg")
+    assert found.remedy == "did you mean ml.p5.48xlarge?"
+    found = refused(lambda: priced.cost({"p4d.24xlarge": 10}, 2))
+    assert (found.path, found.value, found.remedy) == ("prices", P5, f"add {P5}: <price per hour>")
+
+
+def test_what_hinders_a_launch_is_reported_at_once(tmp_path):
+    session = Session(tmp_path)
+    first = launcher.compile(TINY, session=session)
+    first.write()
+    (tmp_path / "results/mine").mkdir()
+    with pytest.raises(ProblemsFound) as caught:
+        first.submit(name="mine")
+    assert [(each.code, each.path) for each in caught.value.problems] == [
+        ("E701", "base_results_dir"),
+        ("E717", "name"),
+    ]
+    assert refused(lambda: first.submit(name="another")).code == "E701"
+
+
+RATE = "training_config.training_args.learning_rate"
+
+
+@pytest.mark.parametrize(
+    ("text", "message", "remedy"),
+    [
+        ("tag(log, interval(1e-5", "lacks )) at its end", None),
+        ("interval(1e-5, 1e-3", "lacks ) at its end", "interval(1e-5, 1e-3)"),
+        ("tag(log, interval(1e-5, 1e-3)", "lacks ) at its end", "tag(log, interval(1e-5, 1e-3))"),
+        ("interval(1)", "missing a required argument: 'end'", None),
+        ("choice('a,b)", "is not a sweep that can be read", None),
+    ],
+)
+def test_a_sweep_that_cannot_be_read_is_named_with_its_missing_brackets(plan, text, message, remedy):
+    found = refused(lambda: launcher.sweep(plan, space={RATE: text}, objective="loss"))
+    assert (found.code, found.path, found.message, found.remedy) == ("E001", RATE, message, remedy)
+    assert found.value == text and "tag(log, interval(low, high))" in found.allowed
+    if remedy:
+        assert launcher.sweep(plan, space={RATE: remedy}, objective="loss", trials=1).name
+
+
+def test_an_interval_in_a_grid_belongs_to_a_space(plan):
+    given = {"objective": "loss", "trials": 0, "sampler": "tpe"}
+    found = refused(lambda: launcher.sweep(plan, {RATE: "interval(0.1, 1)"}, **given))
+    assert (found.code, found.path) == ("E002", RATE)
+    assert "sampler" not in found.allowed and found.remedy.startswith("space={…} in place of grid")
+
+
+@pytest.mark.parametrize("text", ["${nope", "${oc.env:", "x $HOME ${", "${${nope}", "${oc.env:HOME"])
+def test_a_reference_that_is_not_closed_is_named_with_a_text_that_works(text):
+    found = refused(lambda: launcher.compile(TINY, {"env_vars.A": text}))
+    assert found.message.startswith("has a reference that is not closed: ${") and "INTER" not in str(found)
+    start, _, word = found.remedy.partition(", or ")
+    assert (found.code, found.path, start) == ("E003", "env_vars.A", "close it with }")
+    word = word.removesuffix(" for the text itself").strip("'")
+    assert launcher.compile(TINY, [word]).job.config["env_vars"]["A"] == text
+
+
+@pytest.mark.parametrize("text", ["${}", "${a b}", "${x:{a}}", "${.}", "${oc.env:A,'x}"])
+def test_a_reference_that_cannot_be_read_is_named_without_words_of_a_grammar(text):
+    found = refused(lambda: launcher.compile(TINY, {"env_vars": {"B": {"A": text}}}))
+    assert (found.path, found.message) == ("env_vars.B.A", "has a reference that cannot be read")
+    assert found.allowed.startswith("${") and found.remedy == "\\${ for a literal ${"
+
+
+@pytest.mark.parametrize("word", ["run.name=${nope", "run.name='${nope'", "run.name=a-${nope"])
+def test_words_and_files_name_an_open_reference_alike(word, tmp_path):
+    found = refused(lambda: launcher.compile(TINY, [f"recipes.{word}"]))
+    assert found.message == "has a reference that is not closed: ${nope" and "close it with }" in found.remedy
+    file = tmp_path / "own.yaml"
+    file.write_text("defaults: [/recipes/training/tiny/tiny_lm_cpu@_here_, _self_]\nrun: {name: '${nope'}\n")
+    found = refused(lambda: launcher.compile(file))
+    assert (found.code, found.path) == ("E004", f"{file}:2:13") and "close it with }, or \\${nope" in found.remedy
+
+
+def test_an_open_reference_of_a_secret_is_not_repeated():
+    found = refused(lambda: launcher.compile(TINY, {"env_vars.HF_TOKEN": "${hunter2"}))
+    assert "not closed" in found.message and "hunter2" not in str(found)
+
+
+def test_a_name_with_an_escaped_reference_is_refused_as_a_name():
+    assert refused(lambda: launcher.compile(TINY, {"run.name": "\\${nope"})).code == "E301"
+
+
+@pytest.mark.parametrize("folder", ["nope", "file", "file/x", "x" * 5000])
+def test_jobs_of_what_is_not_a_folder_are_refused(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    session = Session(tmp_path)
+    found = refused(lambda: launcher.jobs(folder, session=session))
+    assert (found.code, found.path) == ("E818", "folder") and len(str(found)) < 600
+    assert launcher.jobs("empty", session=session) == launcher.jobs(session=session) == ()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {f"scale_config.{'1' * 5001}": 1}, {f"a.{'1' * 5001}": 1}, {"1" * 5001: 1}, {SEED: 10**5001},
+        {SEED: ["1" * 5001]}, [f"recipes.scale_config.{'1' * 5001}.a=1"], [f"{SEED}={'1' * 5001}"], ["1" * 5001],
+    ],
+    ids=["size", "key", "first", "value", "list", "word", "number", "bare"],
+)  # fmt: skip
+def test_thousands_of_digits_are_not_printed(overrides):
+    with pytest.raises(ProblemsFound) as caught:
+        launcher.compile(TINY, overrides)
+    assert max(map(len, str(caught.value).splitlines())) < 400
 
 
 def test_no_state_is_every_state(tmp_path, monkeypatch):

@@ -396,8 +396,16 @@ def test_jobs_lists_what_is_rendered_runs_and_cannot_be_told(bundle, record, on,
     untold, unknown = json.loads(capsys.readouterr().out)
     assert untold == {"job": "rendered", "name": None, "state": None}
     assert unknown["state"] is None and "E341" in unknown["problem"]
-    assert cli.run(["jobs", "nowhere"]) == 0 and cli.run(["jobs", "nowhere", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_jobs_of_a_folder_that_does_not_exist_are_refused_but_for_the_default_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.run(["jobs"]) == cli.run(["jobs", "results"]) == cli.run(["jobs", str(tmp_path)]) == 0
+    for words in (["nowhere"], ["/etc/passwd"], ["remove", "--folder", "nowhere", "--older-than", "1d"]):
+        capsys.readouterr()
+        assert cli.run(["jobs", *words, "--json"]) == 2
+        out, err = capsys.readouterr()
+        assert err.startswith("E818 folder") and not out
 
 
 def test_events_in_words_and_as_lines_of_json(record, on, capsys):

@@ -8,7 +8,7 @@ from launcher.bundle.store import RESULTS, given_name, is_job
 from launcher.common.problems import fail, raise_any
 from launcher.common.redaction import masked
 from launcher.job_store import removal
-from launcher.job_store.listing import STATES, Filter, ListedJob, filtered, listing
+from launcher.job_store.listing import STATES, Filter, ListedJob, filtered, listing, place_of
 from launcher.job_store.registry import as_json
 from launcher.job_store.removal import Removable, remove
 from launcher.model import backend_registry
@@ -23,8 +23,11 @@ def listed(folder: str, wanted: Filter) -> tuple[list[ListedJob], int, bool]:
     """Return the bundles of a folder that a filter selects, and how many dry runs it hides; and whether none exist.
 
     Clusters are asked for the states of jobs that have not ended.
+
+    Raises:
+        ProblemsFound: The folder does not exist (E818).
     """
-    every = listing(Path(folder))
+    every = listing(place_of(folder))
     return *filtered(every, wanted), not every
 
 
@@ -34,14 +37,15 @@ def removable(
     """Return the bundles of a folder that may be removed, named or selected; and selected ones that may not, and why.
 
     Raises:
-        ProblemsFound: Neither names nor conditions are given, or both; a condition cannot be met (E818); a named one
-            does not exist (E703), or may not be removed (E718).
+        ProblemsFound: Neither names nor conditions are given, or both; a condition cannot be met, or the folder does
+            not exist (E818); a named one does not exist (E703), or may not be removed (E718).
     """
     raise_any(wanted.problems())
     if bool(names) is not wanted.is_empty or (names and wanted.has_dry_runs):
         message = "give jobs, or filters that select them" if not names else "filters do not apply to named jobs"
         raise fail("E801", "recipes jobs remove", message, remedy="recipes jobs remove --older-than 30d")
-    return (removal.named(Path(folder), names), []) if names else removal.selected(Path(folder), wanted)
+    place = place_of(folder)
+    return (removal.named(place, names), []) if names else removal.selected(place, wanted)
 
 
 def cluster_of(each: ListedJob) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.api import values
-from launcher.api.arguments import of_type
+from launcher.api.arguments import checked, of_type
 from launcher.api.naming import Target, choose
 from launcher.common.problems import Notice, raise_any
 from launcher.common.redaction import masked
@@ -29,6 +29,7 @@ __all__ = [
 ]  # fmt: skip
 
 
+@checked()
 @dataclass(frozen=True)
 class Composed:
     """A composition, which may be faulty.

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from launcher.api.arguments import checked
 from launcher.common.problems import fail
 from launcher.job_store import prices
 from launcher.job_store.prices import Prices
@@ -11,6 +12,7 @@ __all__ = ["Instance", "Prices", "selected", "table"]
 _USES = ("training", "hyperpod")
 
 
+@checked("E801", has_texts=True)
 def selected(
     words: Sequence[str] = (),
     *,

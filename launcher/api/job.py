@@ -60,6 +60,7 @@ class Report(NamedTuple):
         return registry.as_json(self.record, self.status) | failure
 
 
+@arguments.checked()
 @dataclass(frozen=True)
 class Job:
     """A job that was submitted, by this process or another.
@@ -445,16 +446,16 @@ def jobs(
         session: Its folder is where a relative results folder starts.
 
     Raises:
-        ProblemsFound: A condition that cannot be met (E818).
+        ProblemsFound: A condition that cannot be met, or a folder that does not exist (E818).
     """
     from launcher.job_store import listing
 
     given: Any = () if state is None else state
     states = (given,) if isinstance(given, str) or not isinstance(given, Iterable) else tuple(given)
-    place = sessions.given(session).place(arguments.text_of(folder, "E818", "folder"))
+    name, base = arguments.text_of(folder, "E818", "folder"), sessions.given(session).place("")
     wanted = listing.Filter(states, cluster, recipe, older_than, newer_than)
     raise_any(wanted.problems())
-    every = listing.listing(place)
+    every = listing.listing(listing.place_of(name, base))
     if states:
         found, _ = listing.filtered(every, wanted)
     else:
@@ -463,6 +464,7 @@ def jobs(
     return tuple(Job(each.folder.absolute(), each.name, each.record, session) for each in found if each.record)
 
 
+@arguments.checked()
 def launched(
     folder: str | os.PathLike[str],
     *,

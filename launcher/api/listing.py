@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from launcher.api import values
+from launcher.api.arguments import checked
 from launcher.api.naming import folders
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, fail, raise_any
@@ -43,6 +44,7 @@ def stamp() -> tuple[int, int]:
     return len(files), max(each.st_mtime_ns for each in files)
 
 
+@checked("E802", has_texts=True)
 def recipes(
     *words: str,
     family: str | None = None,
@@ -68,16 +70,7 @@ def recipes(
     Raises:
         ProblemsFound: No recipe meets one of the conditions, whatever the others, or one is of another type (E802).
     """
-    texts = (*(("word", word) for word in words), ("family", family), ("model", model), ("technique", technique))
-    raise_any(
-        Problem("E802", name, f"must be {allowed}", value=value)
-        for kind, allowed, named in (
-            (str, "a text", (*texts, ("instance", instance))),
-            (bool, "True, False or None", (("elastic", elastic), ("own", own))),
-        )
-        for name, value in named
-        if value is not None and not isinstance(value, kind)
-    )
+    raise_any(Problem("E802", "word", "must be a text", value=word) for word in words if not isinstance(word, str))
     instance_type = instance and f"ml.{instance.removeprefix('ml.')}"
     conditions = (
         *(_Condition("word", word, _has_word(word), _words) for word in words),

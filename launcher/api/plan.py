@@ -15,7 +15,9 @@ from launcher.api import session as sessions
 from launcher.api.composed import Composed, Value
 from launcher.api.session import Session
 from launcher.api.tables import Table, html_table
-from launcher.common.problems import Notice, Problem, ProblemsFound, raise_any
+from launcher.bundle import store
+from launcher.bundle.render import directory
+from launcher.common.problems import Notice, Problem, ProblemsFound, gathering, raise_any
 from launcher.common.texts import counted
 from launcher.config.compose import compose
 from launcher.model.backend_registry import described
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from launcher.model.recipe import RecipeBase
 
 
+@arguments.checked()
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """A recipe with overrides, compiled for a cluster.
@@ -151,7 +154,8 @@ class Plan:
         """
         from launcher.job_store import costs
 
-        return costs.costs(self.job, costs.known_prices(self.job, prices), hours)
+        with arguments.as_arguments():
+            return costs.costs(self.job, costs.known_prices(self.job, prices), hours)
 
     def priced(self, prices: "Given" = None, hours: float | None = None) -> "Priced":
         """Return `cost` for people and programs, as far as prices are known, with their origin."""
@@ -259,7 +263,12 @@ class Plan:
         from launcher.job_store import job_names
 
         running.refuse_only_written(self.job)
-        raise_any(job_names.problems(name, self.job.base_results_dir))
+        problems: list[Problem] = []
+        with gathering(problems):
+            store.refuse_unwritable(directory(self.job))
+        with gathering(problems), arguments.as_arguments():
+            raise_any(job_names.problems(name, self.job.base_results_dir))
+        raise_any(problems)
         with self.session.active():
             bundle, *_ = running.write(self.job, self.context, Observer(), is_launched=True)
         return job.launched(bundle.directory, name=name, detach=detach, session=self.session)
@@ -314,7 +323,7 @@ def compile(
     Raises:
         ProblemsFound: Every fault in what was given.
     """
-    session = sessions.given(session)
+    session, strict = sessions.given(session), arguments.of_type(bool, strict, "E001", "strict", "True or False")
     further: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
     if elastic is not None:
         further["recipes.elastic_policy.is_elastic"] = elastic

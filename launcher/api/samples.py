@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from launcher.api.arguments import checked, text_of
 from launcher.api.composed import composed
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model import family_registry
@@ -32,12 +33,13 @@ class Report(NamedTuple):
     max_len: int
 
 
+@checked("E808")
 def read(
     file: Path | str,
     recipe: str,
     overrides: Sequence[str] = (),
     *,
-    tokenizer: Path | None = None,
+    tokenizer: Path | str | None = None,
     rehearse: bool = False,
     samples: int = 3,
 ) -> Report:
@@ -52,19 +54,21 @@ def read(
     Raises:
         ProblemsFound: A package is missing, or recipe, tokenizer or file are not usable (E808).
     """
+    file = text_of(file, "E808", "file")
+    tokenizer = None if tokenizer is None else Path(text_of(tokenizer, "E808", "tokenizer"))
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
         message = f"reading samples needs {', '.join(missing)}"
         raise fail("E808", "recipes data", message, remedy="pip install '.[local,trainer]'")
     try:
         settings, model, key = _settings(recipe, overrides)
-        settings = dataclasses.replace(settings, train_path=str(file))
+        settings = dataclasses.replace(settings, train_path=file)
         with _tokenizer(model, key, tokenizer, settings, rehearse=rehearse) as folder:
             from launcher.runtime.finetune.data.report import summarize
 
             return Report(summarize(settings, folder, samples), settings.max_len)
     except DataError as error:
-        raise ProblemsFound(tuple(Problem("E808", str(file), message) for message in error.messages)) from error
+        raise ProblemsFound(tuple(Problem("E808", file, message) for message in error.messages)) from error
 
 
 def _settings(recipe: str, overrides: Sequence[str]) -> tuple["DataSettings", object, str]:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from launcher.api import values
-from launcher.api.arguments import text_of
+from launcher.api.arguments import checked, text_of
 from launcher.common import yaml_io
 from launcher.common.problems import Notice, Problem, fail, raise_any
 from launcher.governance import cluster_wide, team_manifests
@@ -47,6 +47,7 @@ class Objects:
         return list(dict.fromkeys(text for each in self.files.values() for text in each.values()))
 
 
+@checked(has_texts=True)
 def objects(
     words: Sequence[str], *, of_cluster: bool = False, context: str | None = None, out: Path | str | None = None
 ) -> Objects:

@@ -11,10 +11,13 @@ from launcher.common.paths import HOME
 from launcher.common.redaction import masked
 from launcher.common.secret_forms import without_detected
 from launcher.common.secret_names import NAME, NOTIFY, is_secret, names_secret
+from launcher.common.texts import start_of
 
 _REFERENCE = re.compile(r"\{\s*(?:env|secretKeyRef)\s*:[^{}]*(?:\{[^{}]*\})?\s*\}|\bnull\b")
 _REFERENCE_KEYS = re.compile(r"(?:\.(?:secretKeyRef|name|key|env|\d+)\b)*=?")
 """Suffixes of a secret's name in an override that are not part of its value."""
+_SHOWN = 300
+"""Characters of a path, a value or an origin that are printed; a Problem has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +51,14 @@ class Problem:
                 object.__setattr__(self, name, hidden)
 
     def __str__(self) -> str:
-        lines = [f"{self.code} {self.path}", f"     {self.message}"]
+        lines = [f"{self.code} {start_of(self.path, _SHOWN)}", f"     {self.message}"]
         if self.value is not None:
-            lines.append(f"     value: {self.value!r}")
+            lines.append(f"     value: {start_of(repr(self.value), _SHOWN)}")
         for name in ("allowed", "remedy"):
             if text := getattr(self, name):
                 lines.append(f"     {name}: {text}")
         if self.where:
-            lines.append(f"     set by {self.where}")
+            lines.append(f"     set by {start_of(self.where, _SHOWN)}")
         return "\n".join(lines)
 
 

@@ -6,7 +6,7 @@ With `hydra_errors`, `hydra_flags` and `hydra_overrides`, all there is of Hydra.
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from launcher.common import yaml_io
 from launcher.common.paths import COLLECTION
 from launcher.common.problems import Problem, ProblemsFound, raise_any
 from launcher.common.texts import start_of
-from launcher.config import resolvers
+from launcher.config import interpolation, resolvers
 from launcher.config.collection import CONFIG, SCHEME, USER_RECIPE
 from launcher.config.files import Choices, FileCache, Files, FileText, Layer, Reader, shown_path
 from launcher.config.plain_values import NotPlain, merge_layers
@@ -163,15 +163,9 @@ def _unreadable_values(path: Path, text: str) -> Iterator[Problem]:
             is_mapping = isinstance(node, yaml.MappingNode)
             pending += reversed([value for _, value in node.value] if is_mapping else node.value)
             seen.add(id(node))
-        elif isinstance(node, yaml.ScalarNode) and "${" in node.value:
-            try:
-                OmegaConf.create([node.value])
-            except (OmegaConfBaseException, RecursionError):
-                mark, value = node.start_mark, start_of(node.value, _SHOWN)
-                place = f"{path}:{mark.line + 1}:{mark.column + 1}"
-                yield Problem(
-                    "E004", place, "is not a valid reference", value=value, allowed="${key.of.the.configuration}"
-                )
+        elif isinstance(node, yaml.ScalarNode) and (fault := interpolation.unreadable("", node.value)):
+            mark, value = node.start_mark, start_of(node.value, _SHOWN)
+            yield replace(fault, code="E004", path=f"{path}:{mark.line + 1}:{mark.column + 1}", value=value)
 
 
 def compose_files(choices: Choices, cache: FileCache) -> Files:

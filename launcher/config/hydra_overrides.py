@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from hydra.core.override_parser import overrides_parser
@@ -14,7 +15,8 @@ from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line, shown
 from launcher.common.texts import shell_word
 from launcher.common.yaml_io import LONGEST_NUMBER
-from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, remedy_of
+from launcher.config import interpolation
+from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, remedy_of, unclosed
 
 _SIGNS = {
     OverrideType.CHANGE: "",
@@ -22,6 +24,9 @@ _SIGNS = {
     OverrideType.FORCE_ADD: "++",
     OverrideType.DEL: "~",
 }
+_CALL = re.compile(r"(?:tag|choice|range|interval|sort|shuffle|glob)\(")
+SWEEPS = "choice(a, b), range(start, stop, step), interval(low, high), tag(log, interval(low, high))"
+"""Source: Hydra, Override grammar, Functions."""
 _TOO_LONG_A_NUMBER = f"contains a number of more than {LONGEST_NUMBER} digits"
 
 
@@ -83,6 +88,8 @@ def read(text: str) -> tuple[Override, tuple[Problem, ...]]:
     except (HydraException, RecursionError) as error:
         if problem := _key_problem(text):
             raise ProblemsFound((problem,)) from error
+        if problem := _value_problem(text, error):
+            raise ProblemsFound((problem,)) from error
         message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
         remedy = remedy_of(text) or REMEDY_SYNTAX
         raise fail("E001", shown(text), message, remedy=remedy) from error
@@ -103,6 +110,27 @@ def _key_problem(text: str) -> Problem | None:
     meant = re.sub(r"(?<=\.)0+(?=\d)", "", re.sub(r"\[(\d+)\]", r".\1", key))  # items of lists, sizes
     remedy = shell_word(f"{meant}={value}") if parsed(f"{meant}={value}") else None
     return Problem("E001", key, f"{part!r} cannot be a part of a key", remedy=remedy, where=shown(text))
+
+
+def _value_problem(text: str, error: Exception) -> Problem | None:
+    """Return that brackets or a reference of a value are not closed, or how sweeps are written; None if neither."""
+    key, equals, value = text.partition("=")
+    if not equals or shown(text) != text:
+        return None
+    if "${" in value:
+        fault = interpolation.unreadable(key.lstrip("+"), value)
+        return fault and replace(fault, code="E001", path=text, value=None)
+    if not (_CALL.match(value) or value.startswith(("[", "{"))):
+        return None
+    if missing := unclosed(value):
+        closed = text + missing
+        message, remedy = f"lacks {missing} at its end", shell_word(closed) if parsed(closed) else None
+    elif _CALL.match(value):
+        called = re.match(r"\w+ while evaluating .*?': (.+)", first_line(error))
+        message, remedy = called[1] if called else "is not a sweep that can be read", None
+    else:
+        return None
+    return Problem("E001", text, message, allowed=SWEEPS if _CALL.match(value) else None, remedy=remedy)
 
 
 def unchecked(text: str) -> Override:

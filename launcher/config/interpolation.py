@@ -1,10 +1,13 @@
 """References `${…}`, checked before they are resolved: OmegaConf follows each reference again wherever it appears,
 so that a dozen lines that each repeat the previous one would exhaust the memory."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.common.problems import Problem
+from launcher.common.secret_names import is_secret
+from launcher.common.texts import start_of
 from launcher.model.composition import RUN_NAME
 from launcher.model.config_tree import ABSENT, child, targets
 
@@ -26,6 +29,13 @@ ARITHMETIC: Mapping[str, Callable[..., int]] = {
     "divide_floor": lambda a, b: a // b,
 }
 """Functions of numbers that a reference may call, as `${multiply:2,3}`."""
+_BRACE = re.compile(r"(\\*)\$\{|[{}]")
+_UNQUOTED = re.compile(r"(?:[\w./:-]|\\?\$\{[\w.]+\})+", re.A)
+"""A text with references that an override has without quotes."""
+_NAMES = re.compile(r"[a-z_]\w*(?:\.[a-z_]\w*)*", re.A | re.I)
+"""A path that an override can set: without items of lists."""
+_SHOWN = 60
+"""Characters of a reference that a Problem repeats."""
 
 
 class _Fault(Exception):
@@ -74,6 +84,58 @@ def _inside(value: Any, path: tuple[str, ...], tree: Any) -> Iterator[tuple[Any,
         yield from ((child, (*path, str(i))) for i, child in enumerate(value))
     elif isinstance(value, str) and "${" in value:
         yield from (_target(target, tree) for target in targets(value, path))
+
+
+def unreadable(path: str, text: str) -> Problem | None:
+    """Return why a reference in the text at `path` cannot be read; None if each can."""
+    if "${" not in text:
+        return None
+    from omegaconf import OmegaConf  # only a faulty value pays for it
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        OmegaConf.create([text])
+    except (OmegaConfBaseException, RecursionError):
+        if reference := _unclosed(text):
+            message, remedy = "has a reference that is not closed", "close it with }"
+            if not is_secret(path):
+                message += f": {start_of(reference, _SHOWN)}"
+                remedy += f", or {as_text(path, text, reference)}"
+            return Problem("E003", path, message, value=text, remedy=remedy)
+        message, remedy = "has a reference that cannot be read", "\\${ for a literal ${"
+        allowed = "${key.of.the.configuration} or ${function:argument}"
+        return Problem("E003", path, message, value=text, allowed=allowed, remedy=remedy)
+    return None
+
+
+def _unclosed(text: str) -> str | None:
+    """Return a text from its first reference that is not closed."""
+    begun: list[int] = []
+    for found in _BRACE.finditer(text):
+        if found[0] == "}":
+            begun = begun[:-1]
+        elif found[0] == "{":
+            begun += [found.start()] if begun else []
+        elif len(found[1]) % 2 == 0:  # else the $ is escaped
+            begun.append(found.end() - 2)
+    return text[begun[0] :] if begun else None
+
+
+def as_text(path: str, text: str, reference: str) -> str | None:
+    """Return how to write a text that only looks like a reference; None if that is unclear.
+
+    Args:
+        path: Of its key.
+        reference: The part of it from the `${`.
+    """
+    if reference not in text:
+        return None
+    literal = reference.replace("${", "\\${")
+    if is_secret(path) or not _NAMES.fullmatch(path) or "'" in text or '"' in text:
+        return f"{literal} is the text itself"
+    escaped = text.replace(reference, literal)
+    written = escaped if _UNQUOTED.fullmatch(escaped) else f'"{escaped}"'
+    return f"'{path}={written}' for the text itself"
 
 
 def absent(text: str, path: tuple[str, ...], tree: Mapping[str, Any]) -> str | None:
@@ -126,7 +188,7 @@ def job_names(found: Sequence[Any], written: Any, suffix: str) -> tuple[dict[str
     from launcher.model.context import job_name  # it loads pydantic, which a listing of recipes does without
 
     name, script_name, experiment = found
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name or "${" in name:  # the latter of an escaped reference
         return {}, {}
     is_script_name = isinstance(written, str) and "${" in written and script_name == name
     stated = dict.fromkeys((RUN_NAME, _SCRIPT_NAME) if is_script_name else (RUN_NAME,), name)

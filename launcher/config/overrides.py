@@ -5,6 +5,7 @@ Most overrides are plain and are read here; `hydra_overrides` reads the others b
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,8 @@ _SHOWN = 60
 
 _BEFORE_QUOTE = re.compile(r"(\\*)('|\Z)")
 """A quote of the text, or the one that closes it, with the backslashes before it."""
-_OPENING, _CLOSING, _SEPARATORS = frozenset("[{("), frozenset("]})"), frozenset("[{(,:")
+_PAIRS = {"[": "]", "{": "}", "(": ")"}
+_OPENING, _CLOSING, _SEPARATORS = frozenset(_PAIRS), frozenset(_PAIRS.values()), frozenset("[{(,:")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,6 +174,29 @@ def quoted(text: str) -> str:
 def _measured(text: str) -> tuple[int, int]:
     """Return how deep an override nests and how many separators it has, both outside quotes."""
     depth = deepest = parts = 0
+    for character in _unquoted(text):
+        depth += (character in _OPENING) - (character in _CLOSING)
+        deepest, parts = max(deepest, depth), parts + (character in _SEPARATORS)
+    return deepest, parts
+
+
+def unclosed(text: str) -> str:
+    """Return the brackets that a text lacks at its end; "" if others, or quotes, do not match."""
+    open_ = ""
+    if text.count("'") % 2 or text.count('"') % 2:
+        return ""
+    for character in _unquoted(text):
+        if character in _OPENING:
+            open_ += _PAIRS[character]
+        elif character in _CLOSING:
+            if not open_.endswith(character):
+                return ""
+            open_ = open_[:-1]
+    return open_[::-1]
+
+
+def _unquoted(text: str) -> Iterator[str]:
+    """Yield the characters of a text that are neither in quotes nor escaped."""
     quote, is_escaped = "", False
     for character in text:
         if is_escaped:
@@ -183,9 +208,7 @@ def _measured(text: str) -> tuple[int, int]:
         elif character in "'\"":
             quote = character
         else:
-            depth += (character in _OPENING) - (character in _CLOSING)
-            deepest, parts = max(deepest, depth), parts + (character in _SEPARATORS)
-    return deepest, parts
+            yield character
 
 
 def _refused(text: str, message: str, allowed: str) -> Problem:

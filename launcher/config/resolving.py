@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException, UnsupportedInterpolationType
+from omegaconf.errors import GrammarParseError, OmegaConfBaseException, UnsupportedInterpolationType
 
 from launcher.common.problems import Problem, ProblemsFound, fail, first_line
-from launcher.common.secret_names import is_secret
 from launcher.common.suggestions import did_you_mean, question
 from launcher.common.texts import counted, shell_word
 from launcher.config import interpolation, resolvers
@@ -22,12 +21,8 @@ from launcher.model.config_tree import AUTO, SCALES, get, is_index, leaves, targ
 from launcher.model.recipe import RecipeBase
 from launcher.model.validation import field_names
 
-_UNQUOTED = re.compile(r"(?:[\w./:-]|\\?\$\{[\w.]+\})+", re.A)
-"""A text with references that an override has without quotes."""
 _CALLED = re.compile(r"(?<!\\)\$\{([A-Za-z_][\w.]*):", re.A)
 """A function that a reference calls."""
-_NAMES = re.compile(r"[a-z_]\w*(?:\.[a-z_]\w*)*", re.A | re.I)
-"""A path that an override can set: without items of lists."""
 _MOST_PLACES = 3
 """Keys that a Problem suggests."""
 
@@ -130,7 +125,8 @@ def _at_their_roots(config: Any, composition: Composition, problems: Sequence[Pr
             named = did_you_mean(target, known)
             if not named and target.partition(".")[0] in (*GROUPS, *top_level()):
                 named = f"add {target}=…"
-            remedy = " or ".join(filter(None, (named, _as_text(problem.path, text, target)))) or None
+            literal = interpolation.as_text(problem.path, text, f"${{{target}}}")
+            remedy = " or ".join(filter(None, (named, literal))) or None
             message = f"refers to {target}, which {f'{typed} removes' if typed else 'does not exist'}"
             remedy = f"leave out {typed}, or give {target} a value" if typed else remedy
             yield dataclasses.replace(problem, message=message, value=text, remedy=remedy)
@@ -154,18 +150,6 @@ def _in_plain_words(problem: Problem, text: str) -> Problem:
         return dataclasses.replace(problem, message=message, value=text, remedy=stated or None)
     message = "calls a function with arguments that it does not take"
     return dataclasses.replace(problem, message=message, value=text, allowed=resolvers.FORMS)
-
-
-def _as_text(path: str, text: str, target: str) -> str | None:
-    """Return how to write a text that only looks like a reference to an absent key; None if that is unclear."""
-    reference = f"${{{target}}}"
-    if reference not in text:
-        return None
-    if is_secret(path) or not _NAMES.fullmatch(path) or "'" in text or '"' in text:
-        return f"\\{reference} is the text itself"
-    escaped = text.replace(reference, f"\\{reference}")
-    written = escaped if _UNQUOTED.fullmatch(escaped) else f'"{escaped}"'
-    return f"'{path}={written}' for the text itself"
 
 
 def _foreign(text: Any) -> str | None:
@@ -277,6 +261,10 @@ def _set(config: DictConfig, override: Override) -> Problem | None:
         if isinstance(override.value, list) and OmegaConf.is_dict(OmegaConf.select(config, key)):
             return Problem("E003", key, "is a mapping", remedy=f"'{key}={{NAME: value}}'", where=where)
         OmegaConf.update(config, key, override.value, merge=True, force_add=True)
+    except GrammarParseError as error:
+        texts = ((path, text) for path, text in leaves(override.value, key) if isinstance(text, str))
+        found = next(filter(None, (interpolation.unreadable(*each) for each in texts)), None)
+        return dataclasses.replace(found or Problem("E003", key, first_line(error)), where=where)
     except (OmegaConfBaseException, ValueError, TypeError, IndexError) as error:
         return Problem("E003", key, first_line(error), where=where)
     return None

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 from launcher.bundle import store as bundles
 from launcher.bundle.manifest import MANIFEST
 from launcher.common.names import JOB_FILE
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.suggestions import did_you_mean
 from launcher.config.collection import clusters
 from launcher.job_store.registry import JobRecord, read, status
@@ -160,6 +161,23 @@ def _time(text: str) -> datetime:
 
 def _age(text: str) -> timedelta:
     return timedelta(**{_UNITS[text[-1]]: int(text[:-1])})
+
+
+def place_of(folder: str, base: Path = Path()) -> Path:
+    """Return a results folder whose jobs are to be listed; the default one need not exist yet.
+
+    Args:
+        base: Where a relative one starts.
+
+    Raises:
+        ProblemsFound: It does not exist, or is not a folder (E818).
+    """
+    place = base / folder
+    is_absent = not os.path.lexists(place)
+    if not os.path.isdir(place) and not (is_absent and Path(folder) == Path(bundles.RESULTS)):
+        message = "does not exist" if is_absent else "is not a folder"
+        raise fail("E818", "folder", message, value=folder, allowed="a results folder, base_results_dir of its jobs")
+    return place
 
 
 def listing(results: Path) -> tuple[ListedJob, ...]:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
@@ -77,10 +77,23 @@ class Prices:
         """
         name = canonical(instance_type)
         if name not in self.per_hour:
-            known = sorted(self.per_hour)
-            details = {"allowed": ", ".join(known) or None, "remedy": did_you_mean(name, known)}
-            raise fail("E806", "--prices", "the table has no price for that instance type", value=name, **details)
+            raise_any(self._lacking(name))
         return self.per_hour[name]
+
+    def _lacking(self, name: str) -> Iterator[Problem]:
+        """Yield a Problem for each priced type that is probably meant to be one that has no price; else for that."""
+        types = list(table())
+        meant = {other: did_you_mean(other, [name, *types]) for other in self.per_hour if other not in types}
+        for other, remedy in meant.items():
+            if name in (remedy or ""):
+                path = f"{self.basis[other].kind}: {other}" if other in self.basis else "--prices"
+                yield Problem("E806", path, "is not an instance type", value=other, remedy=remedy)
+        if not any(name in (remedy or "") for remedy in meant.values()):
+            message, remedy = "the table has no price for that instance type", f"add {name}: <price per hour>"
+            known = None if name in types else sorted(self.per_hour)
+            allowed = ", ".join(known or ()) or None
+            remedy = (known and did_you_mean(name, known)) or remedy
+            yield Problem("E806", "--prices", message, value=name, allowed=allowed, remedy=remedy)
 
 
 def shipped(use: str | None) -> Prices:

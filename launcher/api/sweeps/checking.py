@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from launcher.api import values
@@ -11,6 +12,7 @@ from launcher.api.sweeps.record import Description
 from launcher.common.problems import Problem, ProblemsFound, fail, gathering, raise_any
 from launcher.config.dimensions import COUNTS, DIRECTIONS, GRID, PRUNERS, SAMPLERS, Dimension, allowed_count, is_count
 from launcher.config.dimensions import points as grid_points
+from launcher.config.overrides import unclosed
 from launcher.job_store import tracking
 from launcher.model import backend_registry
 
@@ -40,6 +42,11 @@ def dimensions(grid: Mapping[str, Any] | None, space: Mapping[str, Any] | None) 
     for key, alternatives in given.items():
         with gathering(problems):
             found.append(_dimension(key, alternatives))
+            if grid is not None and not found[-1].choices and found[-1].step is None:
+                remedy = "space={…} in place of grid: a sampler chooses its values"
+                allowed = "[value, …], or range(start, stop, step)"
+                message = "an interval has no single values, which a grid needs"
+                raise fail("E002", found[-1].label, message, allowed=allowed, remedy=remedy)
     raise_any((*problems, *search_space.repeated(found)))
     return tuple(found)
 
@@ -50,7 +57,11 @@ def _dimension(key: str, alternatives: Any) -> Dimension:
 
     if isinstance(alternatives, str):
         (word,) = values.words({key: None})
-        return search_space.dimensions([f"{word.partition('=')[0]}={alternatives}"])[0]
+        sign = f"{word.partition('=')[0]}="
+        try:
+            return search_space.dimensions([f"{sign}{alternatives}"])[0]
+        except ProblemsFound as error:
+            raise ProblemsFound(tuple(_of_space(each, key, sign, alternatives) for each in error.problems)) from error
     if hasattr(alternatives, "tolist"):  # an array of NumPy
         alternatives = alternatives.tolist()
     if isinstance(alternatives, bytes | bytearray) or not isinstance(alternatives, Sequence) or not alternatives:
@@ -58,6 +69,17 @@ def _dimension(key: str, alternatives: Any) -> Dimension:
         raise fail("E725", str(key), "must have a list of values", value=alternatives, allowed=allowed)
     words = [word.partition("=") for value in alternatives for word in values.words({key: value})]
     return Dimension(words[0][0], tuple(dict.fromkeys(text for _, _, text in words)))
+
+
+def _of_space(problem: Problem, key: str, sign: str, text: str) -> Problem:
+    """Return the Problem of an override that is not written as one as that of a text of a grid or space."""
+    from launcher.config import hydra_overrides
+
+    if problem.code != "E001":
+        return problem
+    closed = text + unclosed(text)
+    remedy = closed if closed != text and hydra_overrides.parsed(f"{sign}{closed}") else None
+    return replace(problem, path=key, value=text, allowed=hydra_overrides.SWEEPS, remedy=remedy)
 
 
 def checked(plan: Plan, description: Description, faults: Iterable[Problem] = ()) -> Plan:

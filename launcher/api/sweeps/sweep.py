@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.api.arguments import of_type, text_of
+from launcher.api.arguments import checked, of_type, text_of
 from launcher.api.job import Job
 from launcher.api.plan import Plan, of_words
 from launcher.api.session import Session
@@ -66,6 +66,7 @@ class Best:
         return shlex.join(self.overrides)
 
 
+@checked()
 @dataclass(frozen=True)
 class Sweep:
     """Jobs over a grid or a search space.
