@@ -99,8 +99,8 @@ def absent(prepared: Prepared) -> tuple[Problem, ...]:
     """Return what a valid job lacks on this machine: its files and packages, and what its backend supports."""
     checked, job = prepared
     backend: Backend = backend_registry.load_backend(job.backend)
-    inputs = with_origin(checked.composition, [*interface(job).absent_inputs(job), *tracking.unusable(job)])
-    return (*inputs, *backend.check(job), *notifications.problems(job))
+    found = [*interface(job).absent_inputs(job), *tracking.unusable(job), *backend.check(job)]
+    return (*with_origin(checked.composition, found), *notifications.problems(job))
 
 
 def render(job: JobSpec, context: LaunchContext) -> Bundle:

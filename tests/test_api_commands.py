@@ -15,6 +15,7 @@ from launcher.api.composed import composed
 from launcher.common.problems import ProblemsFound
 
 SFT = "llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora"
+SCRIPT = ("training_cfg.entry_script=train.py", "training_cfg.run.ntasks_per_node=1", "instance_type=ml.m5.2xlarge")
 TEAM = ("team=a", "instance_type=ml.p5.48xlarge", "nodes=4")
 
 
@@ -117,6 +118,20 @@ def test_manifests_are_those_that_render_prints(recipes):
     suffix = yaml.safe_load(printed.split("---\n")[0])["metadata"]["name"].rpartition("-")[2]
     assert "---\n".join(plan.manifests()).replace(plan.context.suffix, suffix) == printed
     assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("cluster", "line", "given"),
+    [
+        ("slurm", "#SBATCH --nodes=1", ()),
+        ("ray", '  "entrypoint": ', ("cluster.address=http://127.0.0.1:8265", "cluster.working_dir=.")),
+    ],
+    ids=["slurm", "ray"],
+)
+def test_render_prints_what_a_cluster_without_manifests_gets(cluster, line, given, recipes):
+    Path("train.py").touch()
+    code, out, errors = recipes("render", "training/custom/script", f"cluster={cluster}", *SCRIPT, *given, "--stdout")
+    assert code == 0 and line in out, errors
 
 
 def test_results_of_check_are_made_in_the_folder_of_a_session(tmp_path):

@@ -119,6 +119,10 @@ TEXTS = {
     "ray_environment": ("ray.exceptions.RuntimeEnvSetupError: Failed to set up runtime environment.",),
     "unknown_argument": (
         "main.py: error: unrecognized arguments: --lora-rank 8",
+        "hyperpodrun.py: error: ambiguous option: --log could match --log-dir, --log_dir, --logs-specs, --logs_specs",
+        "train.py: error: argument --steps: invalid int value: 'x'",
+        "train.py: error: the following arguments are required: --data",
+        "train.py: error: one of the arguments -a -b is required",
         "omegaconf.errors.ConfigAttributeError: Key 'rollouts' is not in struct",
     ),
     "verl_batch": (

@@ -24,6 +24,7 @@ from launcher.operator.control_loop import in_one_line
 from launcher.operator.event_log import EventWriter, job_events
 from launcher.operator.snapshot import Attempt, Snapshot, publish, read_snapshot
 from launcher.operator.types import Cause, Fault
+from launcher.operator.worker_logs import AGENT_LOG, explain, node_logs
 
 FAILED = JobStatus(JobState.FAILED, 0, "1 pod failed")
 DISK = "OSError: [Errno 28] No space left on device"
@@ -168,6 +169,24 @@ def test_the_operator_finds_the_first_error_of_the_last_attempt(tmp_path):
 def test_a_fault_without_an_error_in_a_log_has_its_cause(tmp_path, fault, oom_kills, cause, rank):
     found = operator_failures.find(tmp_path, (Attempt(0, 4, (4,), 90.0),), 1, (fault,), oom_kills)
     assert (found.cause.id, found.first_error.rank) == (cause, rank)
+
+
+def test_an_agent_that_refuses_its_command_line_shows_its_error_alone(tmp_path):
+    error = (
+        "hyperpodrun.py: error: ambiguous option: --log could match --log-dir, --log_dir, --logs-specs, --logs_specs"
+    )
+    usage = ["usage: hyperpodrun.py [-h] [--nnodes NNODES]", *(["                      [--rdzv-id RDZV_ID]"] * 30)]
+    log = node_logs(tmp_path, 4) / AGENT_LOG
+    log.parent.mkdir(parents=True)
+    log.write_text("\n".join(["starting", *usage, error, ""]))
+    fault, attempt = Fault(4, Cause.LOST), Attempt(0, 4, (4,), 90.0)
+    found = operator_failures.find(tmp_path, (attempt,), 1, (fault,), 0)
+    assert (found.cause.id, found.first_error.text) == ("unknown_argument", error)
+    assert explain((fault,), tmp_path, (attempt,), 1) == f"node 4: its agent ended:\n{error}"
+    log.write_text("\n".join(["starting", *usage[:5], error, ""]))
+    assert explain((fault,), tmp_path, (attempt,), 1) == f"node 4: its agent ended:\nstarting\n{error}"
+    log.write_text("a.c:3:5: warning: b\n    3 | b\na.c:4:1: error: c\n")
+    assert explain((fault,), tmp_path, (attempt,), 1).endswith("    3 | b\na.c:4:1: error: c")
 
 
 @pytest.mark.parametrize(

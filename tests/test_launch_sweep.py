@@ -56,6 +56,14 @@ def test_rendered_jobs_are_not_launched(launched, tmp_path, capsys):
     assert not launched and "submits them together" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("codes", [(0, 2), (0, 130)], ids=["faulty", "interrupted"])
+def test_a_part_of_the_rendered_jobs_is_not_offered_for_a_launch(launched, tmp_path, capsys, codes):
+    assert run(compiling(tmp_path, codes, is_rendered_only=True), 2) == max(codes)
+    printed = capsys.readouterr()
+    assert not launched and "recipes launch" not in printed.out + printed.err
+    assert "jobs that were not compiled" in printed.err
+
+
 def test_other_places_take_each_job_at_once(launched):
     def launch_one(words, cache, sweep):
         assert not sweep.takes(SimpleNamespace(), "k8s", is_rendered_only=False, wait=False)

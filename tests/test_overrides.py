@@ -345,7 +345,7 @@ def test_ranks_of_a_rehearsal_are_the_devices_of_one_node(words, values):
                 "a=1,2",
                 None,
                 None,
-                "a=[1,2] is a list, a='\"1,2\"' a text; recipes run --multirun launches a job for each",
+                "a='\"1,2\"' is a text; recipes run --multirun launches a job for each",
                 None,
             ),
         ),

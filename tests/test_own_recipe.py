@@ -330,6 +330,12 @@ def test_a_fault_of_a_script_is_one_problem(words, code, path, says, problems):
     assert says in str(problem)
 
 
+def test_a_script_that_is_absent_here_has_its_place_and_a_remedy(problems):
+    (problem,) = problems("training_cfg.entry_script=absent.py")
+    assert problem.where == "training_cfg.entry_script=absent.py"
+    assert problem.remedy == "training_cfg.entry_script=<path of your script>"
+
+
 @pytest.mark.parametrize("path", ["/my code/a - b.py", "/x/my python/a.py", "/x/python", "run-1 -2.py"])
 def test_a_path_of_a_script_may_have_spaces(path, render):
     assert path in render(f"training_cfg.entry_script='{path}'", *K8S).files["manifests/job.yaml"]

@@ -11,7 +11,7 @@ from conftest import shipped
 from launcher.api.generated import reference
 from launcher.api.generated.codes import SUBJECTS, all_codes, elsewhere
 from launcher.cli import main as cli
-from launcher.model import family_registry
+from launcher.model import backend_registry, family_registry
 from launcher.rules import all_notice_rules, all_rules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -125,6 +125,16 @@ def test_keys_page_has_every_family_and_cluster(pages):
     titles = re.findall(r"^## (.+)$", pages[KEYS], re.M)
     assert {f"Recipes: {name}" for name in family_registry.names()} <= set(titles)
     assert {f"cluster={path.stem}" for path in (ROOT / "recipes_collection/cluster").glob("*.yaml")} <= set(titles)
+
+
+def test_pages_name_each_cluster_and_the_references_to_secrets_that_its_jobs_take(pages):
+    row = next(line for line in pages[KEYS].splitlines() if line.startswith("| `cluster` |"))
+    concepts = Path(ROOT, "docs/concepts.md").read_text(encoding="utf-8").partition("## Secrets")[2]
+    table = [line for line in concepts.partition("## ")[0].splitlines() if line.startswith("| `")]
+    for each in backend_registry.descriptions():
+        assert re.search(rf"\b{each.choice}\b", row)
+        (named,) = (line.split("|")[2] for line in table if f"`{each.choice}`" in line.split("|")[1])
+        assert tuple(re.findall(r"{(\w+):(?! NAME, )", named)) == each.secrets.sources
 
 
 def test_keys_page_tells_default_and_bounds(pages):

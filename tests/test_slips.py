@@ -1,17 +1,19 @@
 """Command lines that are nearly right: the Problem says what to type."""
 
 import os
+import shlex
 import sys
 
 import commands
 import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT, SHORT
 
-from launcher.config import hydra_errors
+from launcher.config import hydra_errors, hydra_overrides, overrides
 from launcher.config.collection import clusters
 
 FULL = LLAMA.removesuffix("lora") + "fft"
 """A recipe without an elastic_policy."""
+NOVA = "fine-tuning/nova/nova_1_0/nova_pro/SFT/nova_pro_1_0_p5_gpu_sft"
 
 
 @pytest.mark.crossed
@@ -113,6 +115,98 @@ def main(*words: str, cwd) -> tuple[int, str]:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     return result.returncode, result.stderr
+
+
+RATE = "recipes.training_config.training_args.learning_rate"
+EACH = "recipes run --multirun launches a job for each"
+ON_SLURM = ("recipes=training/tiny/tiny_lm_cpu", "cluster=slurm", "instance_type=m5.2xlarge")
+
+
+@pytest.mark.parametrize(
+    ("override", "forms"),
+    [
+        ("cluster.mail_type=END,FAIL", ["cluster.mail_type=[END,FAIL] is a list"]),
+        ("cluster.partition=a,b", ["cluster.partition='\"a,b\"' is a text"]),
+        ("after=a,b", ["after=[a,b] is a list", "after='\"a,b\"' is a text"]),
+        (f"{RATE}=0.1,0.2", []),
+        ("training_cfg.script_args=a,b", []),
+        ("cluster.command=a,b", ["cluster.command=[a,b] is a list"]),
+        ("env_vars.A=a,b", ["env_vars.A='\"a,b\"' is a text"]),
+        ("recipes.scale_config.4.trainer.num_nodes=1,2", []),
+    ],
+)
+def test_values_after_commas_are_offered_as_what_the_key_takes(override, forms, problems):
+    (problem,) = problems(*ON_SLURM, override)
+    assert (problem.code, problem.remedy) == ("E002", "; ".join((*forms, EACH)))
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("training_cfg.script_args=[{--u: ü}]", """'training_cfg.script_args=[{--u: "ü"}]'"""),
+        ("training_cfg.script_args=[{--u: ü, --v: 1}]", """'training_cfg.script_args=[{--u: "ü", --v: 1}]'"""),
+        ("training_cfg.script_args=[--u=ü, --v]", """'training_cfg.script_args=[{--u: "ü"}, {--v: null}]'"""),
+        ("env_vars={B: x=ü, C: 1}", """'env_vars={B: "x=ü", C: 1}'"""),
+        ("cluster.setup=[echo ü; b, 'c d']", """'cluster.setup=["echo ü; b", '"'"'c d'"'"']'"""),
+        ("cluster.setup=[export A=ü]", """'cluster.setup=["export A=ü"]'"""),
+        ("env_vars={HF_TOKEN: ü}", overrides.REMEDY_SYNTAX),
+        ("env_vars={ü: b}", overrides.REMEDY_SYNTAX),
+    ],
+)
+def test_a_text_in_a_list_or_mapping_gets_its_quotes(override, remedy, problems):
+    (problem,) = problems(*ON_SLURM, override)
+    assert (problem.code, problem.remedy) == ("E001", remedy)
+    assert remedy == overrides.REMEDY_SYNTAX or hydra_overrides.parsed(*shlex.split(remedy))
+
+
+@pytest.mark.parametrize(
+    ("override", "remedy"),
+    [
+        ("cluster.mail_type=END", "cluster.mail_type=[END]"),
+        ("cluster.mail_type='END,FAIL'", "cluster.mail_type=[END,FAIL]"),
+        ("cluster.mail_type=DONE", None),
+        ("cluster.mail_type=[DONE]", None),
+        ("cluster.mail_type=[NON]", "did you mean NONE?"),
+        ("cluster.setup=module load cuda", '"cluster.setup=[module load cuda]"'),
+        ("cluster.setup='a; b'", "\"cluster.setup=['a; b']\""),
+        ("cluster.setup=5", None),
+    ],
+)
+def test_a_word_in_place_of_a_list_gets_the_list(override, remedy, problems):
+    (problem,) = problems(*ON_SLURM, override)
+    assert (problem.code, problem.remedy) == ("E102", remedy)
+
+
+def test_a_command_in_place_of_a_list_gets_its_words(problems):
+    (problem,) = problems("cluster.command=python x.py")
+    assert (problem.code, problem.remedy) == ("E102", "cluster.command=[python,x.py]")
+
+
+def test_a_fault_names_the_null_that_was_given(problems):
+    (problem,) = problems("recipes.trainer.devices=null")
+    assert problem.message == "should be a valid integer, not null"
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed", "remedy"),
+    [
+        (("++env_vars.HF_TOKEN={secret: hf}",), "{env: NAME}", '"env_vars.HF_TOKEN={env: NAME}"'),
+        (
+            (*LLAMA_K8S, "++env_vars.A={secret: hf}"),
+            "{secretKeyRef: {name: …, key: …}}",
+            '"env_vars.A={secretKeyRef: {name: …, key: …}}"',
+        ),
+        (
+            (f"recipes={NOVA}", "cluster=k8s", "recipes.training_config.lr=5", "recipes.training_config.zz=1"),
+            "model, max_length, trainer, global_batch_size",
+            None,
+        ),
+    ],
+    ids=["reference", "reference-k8s", "program"],
+)
+def test_an_unknown_key_gets_those_of_its_section(words, allowed, remedy, problems):
+    problem = next(each for each in problems(*words) if each.code == "E101")
+    assert (problem.allowed, problem.remedy) == (allowed, remedy)
 
 
 @pytest.mark.slow

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from launcher.model.finding import Finding
     from launcher.model.recipe import RecipeBase
 
+_SUBMITTED = ("request.json", "ray/request.json", "slurm/job.sh", "run.sh")
+"""The file of a bundle that a cluster without manifests gets: a request of its API, a batch script, a script here."""
+
 
 @arguments.checked()
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,7 +143,7 @@ class Plan:
                 job = pipeline.track(job, self.context, is_visible=True)
             files = pipeline.render(job, self.context).files
         found = tuple(text for path, text in files.items() if path.startswith("manifests/"))
-        return found or tuple(files[name] for name in ("request.json", "run.sh") if name in files)
+        return found or tuple(files[name] for name in _SUBMITTED if name in files)
 
     def cost(self, prices: "Given" = None, hours: float | None = None) -> "tuple[Cost, ...]":
         """Return the cost at each size.

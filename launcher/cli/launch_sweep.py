@@ -70,9 +70,14 @@ def run(launch_one: Callable[..., int], jobs: Sequence[Sequence[str]], cache: "C
     highest = max(codes, default=0)
     if sweep is None:
         return highest
+    is_partial = USER_ERROR in codes or highest > SIGNALLED
     for bundles in sweep.rendered.values():
-        console.say(f"{_command(bundles)}  submits them together", "dim")
-    if USER_ERROR in codes or highest > SIGNALLED:
+        if is_partial:
+            message = "the sweep has jobs that were not compiled: only the bundles of the others were written"
+            console.say(message, "bold", stderr=True)
+        else:
+            console.say(f"{_command(bundles)}  submits them together", "dim")
+    if is_partial:
         for bundles in sweep.held.values():
             message = "the compiled jobs were not submitted, since the sweep has others that were not compiled"
             console.say(message, "bold", stderr=True)

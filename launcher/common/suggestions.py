@@ -7,7 +7,7 @@ from launcher.common.secret_names import names_secret
 
 _LEAST = 2
 """Minimum characters of a part of a name that is matched."""
-_ARGUMENT = r"(?ai)\{?\s*(-{0,2}[a-z][\w.-]*)(?:\s*[=:\s]\s*([\w./+-]*))?\s*\}?"
+_ARGUMENT = r"(?ai)\{?\s*(-{0,2}[a-z][\w.-]*)(?:\s*[=:\s]\s*([^\s\"'{}\[\],\\]*))?\s*\}?"
 """An argument as people type it: --lr=3, `{--lr: 3}` or a name alone."""
 
 
@@ -51,4 +51,6 @@ def as_argument(word: str) -> str | None:
     """Return an argument of a script as `script_args` takes it: --lr=3 as {--lr: 3}; None if its form is another."""
     if (found := re.fullmatch(_ARGUMENT, word.strip())) is None:
         return None
-    return f"{{{found[1]}: {'…' if names_secret(found[1]) else found[2] or 'null'}}}"
+    value = found[2] or "null"
+    value = value if re.fullmatch(r"[\w./+-]*", value, re.A) else f'"{value}"'
+    return f"{{{found[1]}: {'…' if names_secret(found[1]) else value}}}"

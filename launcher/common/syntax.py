@@ -101,6 +101,13 @@ def is_bucket(name: str) -> bool:
     return False
 
 
+def bucket_fault(name: str) -> str | None:
+    """Return what is wrong with the bucket that an address names; None if nothing is."""
+    if not name:
+        return "names no bucket"
+    return None if is_bucket(name) else f"{name!r} is not a valid bucket name: {BUCKET_FORM}"
+
+
 _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """Source: Kubernetes, Object Names and IDs: RFC 1123 label names."""
 _DNS_SUBDOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")

@@ -16,7 +16,7 @@ from launcher.common.problems import Problem, ProblemsFound, fail, first_line, s
 from launcher.common.texts import shell_word
 from launcher.common.yaml_io import LONGEST_NUMBER
 from launcher.config import interpolation
-from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, remedy_of, unclosed
+from launcher.config.overrides import REMEDY_SYNTAX, Override, placed, quoted, remedy_of, unclosed
 
 _SIGNS = {
     OverrideType.CHANGE: "",
@@ -27,6 +27,10 @@ _SIGNS = {
 _CALL = re.compile(r"(?:tag|choice|range|interval|sort|shuffle|glob)\(")
 SWEEPS = "choice(a, b), range(start, stop, step), interval(low, high), tag(log, interval(low, high))"
 """Source: Hydra, Override grammar, Functions."""
+_TOKENS = re.compile(r"""(?:"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[\[\]{},]|[^\[\]{},'"]+)""")
+"""The parts of a list or mapping: texts in quotes, brackets and commas, and what is between them."""
+_ONLY_QUOTED = r"(?a)[^\w\s/+.$%*@?|:\\-]"
+"""A character that a text has in quotes only. Source: Hydra, Override grammar, Elements."""
 _TOO_LONG_A_NUMBER = f"contains a number of more than {LONGEST_NUMBER} digits"
 
 
@@ -91,7 +95,7 @@ def read(text: str) -> tuple[Override, tuple[Problem, ...]]:
         if problem := _value_problem(text, error):
             raise ProblemsFound((problem,)) from error
         message = first_line(error) if "=" in text and shown(text) == text else "is not written as an override"
-        remedy = remedy_of(text) or REMEDY_SYNTAX
+        remedy = _with_quotes(text) or remedy_of(text) or REMEDY_SYNTAX
         raise fail("E001", shown(text), message, remedy=remedy) from error
     except ValueError as error:  # of a number that Python does not convert
         raise fail("E001", shown(text), _TOO_LONG_A_NUMBER) from error
@@ -99,6 +103,36 @@ def read(text: str) -> tuple[Override, tuple[Problem, ...]]:
     redaction.learn(found.value(), key)
     problem = respelled(found, key)
     return _own(found), (problem,) if problem else ()
+
+
+def _with_quotes(text: str) -> str | None:
+    """Return an override with those texts of its lists and mappings in quotes that the grammar takes only so.
+
+    None if the grammar does not take the result either, or if it would show a secret.
+    """
+    name, _, value = text.partition("=")
+    if not value.startswith(("[", "{")) or "${" in value or shown(text) != text:
+        return None
+    opened: list[str] = []
+    found = []
+    for token in _TOKENS.findall(value):
+        if token in "[{":
+            opened.append(token)
+        elif token in "]}":
+            opened = opened[:-1]
+        key = token.partition(":")[0] + ":" if opened[-1:] == ["{"] and ":" in token else ""
+        word = token[len(key) :]
+        if "=" in word and opened[-1:] == ["["]:
+            return None  # probably an argument or a variable, of another form
+        bare = word.strip()
+        is_quoted = token[0] in "\"'" or not re.search(_ONLY_QUOTED, word)
+        found.append(token if is_quoted or token in "[]{}," else key + word.replace(bare, _in_quotes(bare)))
+    meant = f"{name}={''.join(found)}"
+    return shell_word(meant) if parsed(meant) else None
+
+
+def _in_quotes(text: str) -> str:
+    return quoted(text) if re.search(r'["\\]', text) else f'"{text}"'
 
 
 def _key_problem(text: str) -> Problem | None:

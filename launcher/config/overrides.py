@@ -229,7 +229,7 @@ def remedy_of(word: str) -> str | None:
     """Return the probable intention of a word that is not an override; None if unknown."""
     name, equals, value = word.partition("=")
     key, colon, _ = word.partition(":")
-    if colon and is_key(key):
+    if colon and "=" not in key and is_key(key):
         return f"{key}=…, with = in place of the colon"
     if word in switches():
         return f"{word}=true"
@@ -243,13 +243,23 @@ def remedy_of(word: str) -> str | None:
         return remedy
     if is_key(name.lstrip("+")) and not names_secret(name) and re.fullmatch(r"\[[^][{}\"']+\]", value):
         words = (item.strip() for item in value[1:-1].split(","))
-        items = (item if re.fullmatch(r"\w[\w./-]*", item) else json.dumps(item) for item in words)
+        items = (
+            item if re.fullmatch(r"\w[\w./-]*", item) else json.dumps(item, ensure_ascii=False) for item in words
+        )
         return f"'{name}=[{', '.join(items)}]'"
     if value and is_key(name.lstrip("+")) and not re.search("[\"']", value):
         brackets = " for a text with brackets" if re.search(r"[][{}]", value) else ""
-        return f"{name}='\"{'…' if names_secret(name) else value}\"'{brackets}"
+        if value.startswith(("[", "{")) and not _takes_text(name):
+            return None
+        return f"{name}='\"{'…' if shown(word) != word else value}\"'{brackets}"
     names = [name for name in recipe_names() if word in (name, name.rpartition("/")[2])]
     return f"recipes={names[0]}" if names else None
+
+
+def _takes_text(name: str) -> bool:
+    from launcher.config.declared import takes  # imports every family, for a faulty command line alone
+
+    return takes(placed(name.lstrip("+"))).has_text
 
 
 def _of_a_list(name: str, value: str) -> str | None:

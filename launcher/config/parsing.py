@@ -148,14 +148,22 @@ def _faults(override: Override) -> Iterator[Problem]:
     if problem := _hydra_problem(override) if override.is_hydra else _key_problem(override):
         yield problem
     if override.is_sweep:
-        key, _, value = override.shown.partition("=")
-        forms = (
-            f"{shell_word(f'{key}=[{value}]')} is a list, {key}='\"{value}\"' a text; "
-            if _ITEMS.fullmatch(value)
-            else ""
-        )
-        remedy = f"{'one of them; ' if override.is_choice else forms}recipes run --multirun launches a job for each"
+        forms = ["one of them"] if override.is_choice else _in_one_value(override)
+        remedy = "; ".join((*forms, "recipes run --multirun launches a job for each"))
         yield Problem("E002", override.shown, "sweeps over several values", remedy=remedy)
+
+
+def _in_one_value(override: Override) -> Iterator[str]:
+    """Yield the forms of one value for values after commas, as far as the key takes them."""
+    key, _, value = override.shown.partition("=")
+    if _ITEMS.fullmatch(value):
+        from launcher.config.declared import takes  # imports every family, for a faulty command line alone
+
+        has_list, has_text = takes(override.key)
+        if has_list:
+            yield f"{shell_word(f'{key}=[{value}]')} is a list"
+        if has_text:
+            yield f"{key}='\"{value}\"' is a text"
 
 
 def _hydra_problem(override: Override) -> Problem | None:

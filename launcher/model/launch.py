@@ -69,12 +69,12 @@ class Launch(Model):
     recipes: Any
     """The recipe: a path under recipes/ without .yaml, or a YAML file. Its keys are recipes.<key>."""
     cluster: Any
-    """Where the job runs: local, k8s, slurm or sm_jobs. Its keys are cluster.<key>."""
+    """Where the job runs: local, sm_local, k8s, slurm, sm_jobs or ray. Its keys are cluster.<key>."""
     cluster_type: str | None
     """The same choice as cluster, for scripts that set it; the two must agree."""
     instance_type: str
     """Instance type of each node, with or without ml. It gives accelerators, EFA devices and the batch arithmetic.
-    Not used on cluster=local."""
+    Not used on cluster=local and cluster=ray."""
     container: str | None
     """Image of the job. null uses the recipe's own, if it has one."""
     after: Annotated[str | list[str] | None, AfterValidator(earlier_jobs.checked)]
@@ -87,7 +87,7 @@ class Launch(Model):
     every other key of the recipe applies. Nothing is downloaded. Needs the open trainer, see cluster.trainer. Further
     keys, such as rehearse.ranks=2, mean true, too."""
     dry_run: bool
-    """true writes the bundle and stops. If tracking is on, it also opens the MLflow run."""
+    """true writes the bundle and stops. The launch of that bundle creates the MLflow run."""
     server_dry_run: bool
     """true lets the cluster validate every object of the job, and otherwise acts like dry_run=true."""
     wait: bool

@@ -10,7 +10,7 @@ from launcher.common.problems import Problem
 from launcher.model.composition import Composition
 from launcher.model.config_tree import ABSENT, lookup, prefixes, related
 from launcher.model.recipe import RecipeBase
-from launcher.model.validation import is_field
+from launcher.model.validation import is_field, listed
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}
 
@@ -32,6 +32,7 @@ def passed_problems(family: type[RecipeBase], composition: Composition) -> Itera
 
     A key inside a published empty mapping is free, as is one that `extra_keys` declares, and any may be null.
     """
+    faulty: list[str] = []
     for path, value, published in written(composition) if family.keys.passed else ():
         key = path.removeprefix("recipes.")
         if not any(related(section, key) for section in family.keys.passed) or is_field(family, key):
@@ -41,7 +42,14 @@ def passed_problems(family: type[RecipeBase], composition: Composition) -> Itera
                 remedy = f"\"{path}='{value}'\"" if kind is str and isinstance(value, int | float) else None
                 yield Problem("E102", path, f"should be {_KINDS[kind]}", value=value, remedy=remedy)
         elif not any(given == {} for above in prefixes(path) for _, given in composition.sources.layers(above)):
-            yield Problem("E101", path, "unknown key")
+            faulty.append(path)
+    for path in faulty:
+        section = path.rpartition(".")[0]
+        beside = [f"{section}.{key}" for key in lookup(composition.tree, section)]
+        known = [each for each in beside if not any(related(each, path) for path in faulty)]
+        yield Problem(
+            "E101", path, "unknown key", allowed=listed([each.removeprefix(f"{section}.") for each in known])
+        )
 
 
 def _kind(published: Any) -> type | None:

@@ -67,7 +67,7 @@ class SecretRef(Model):
     secretKeyRef: SecretKeyRef | None = None
     """A Kubernetes Secret that the pod reads; for cluster=k8s."""
     env: Annotated[str, TextForm(pattern=_VARIABLE, words=_VARIABLE_FORM)] | None = None
-    """A variable of the launching shell; for cluster=local."""
+    """A variable of the launching shell; for cluster=local, slurm and ray."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> "SecretRef":

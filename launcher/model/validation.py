@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.common.problems import Problem
@@ -19,6 +19,7 @@ from launcher.model.backend_registry import described, descriptions
 from launcher.model.capabilities import REFERENCES, Secrets
 from launcher.model.composition import Composition
 from launcher.model.config_tree import is_index, leaves, prefixes
+from launcher.model.declared_types import takes_words, type_at
 from launcher.model.family_registry import DEFAULTS_MEANT, family_of, is_defaults
 from launcher.model.recipe import KEY_PATH, RecipeBase
 from launcher.model.recipe_keys import RecipeKeys
@@ -32,8 +33,16 @@ _WORD, _MAPPING_KEY = r"[A-Za-z_][\w-]*|\d+", r"[\w./+@ -]+"
 _PLAIN_NUMBER = r"[\w.+-]+"
 _REFERENCE = r"\.(?:secretKeyRef(?:\.(?:name|key))?|env)\Z"
 """Where a path is inside a reference, which is replaced as a whole."""
+_MOST_KEYS = 12
+"""Keys of a section that a Problem lists."""
+_ITEM = r"[A-Za-z_/][\w./: @%+-]*"
+"""An item of a list that is typed without quotes."""
+_COMMAND = r"(?:command|entrypoint|args|arguments)\Z"
+"""Keys whose list has the words of a command line."""
 _BARE = r"[\w./:@-]+"
 """A value that is typed without quotes."""
+_OF_REFERENCE = ", ".join(sorted(REFERENCES))
+"""The keys of a reference to a secret."""
 _NEST = "nest it: "
 """Begins the remedy of a key with dots."""
 _UNLESS_OTHER = ", or the text that it was"
@@ -114,7 +123,7 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
             path,
             "unknown key",
             remedy=DEFAULTS_MEANT if path == f"recipes.{key}" and is_defaults(key) else did_you_mean(key, known),
-            allowed=", ".join(known[:12]) + (", …" if len(known) > 12 else "") or None,
+            allowed=listed(known),
         )
     if error["type"] == "missing":
         return Problem("E103", path, "is missing", remedy=f"add {path}=…")
@@ -127,8 +136,14 @@ def _problem(model: type[BaseModel], error: ErrorDetails, prefix: str) -> Proble
             allowed="[{env: NAME}]" if is_address else " or ".join(REFERENCES.values()),
             remedy='"notify=[{env:NAME}]"' if is_address else None,
         )
-    remedy = _remedy(error, path, prefix)
-    return Problem("E102", path, _message(error), value=error["input"], allowed=_allowed(error), remedy=remedy)
+    remedy = _remedy(error, path, prefix) or _as_list(error, path, type_at(model, error["loc"]))
+    message = f"{_message(error)}{', not null' if error['input'] is None else ''}"
+    return Problem("E102", path, message, value=error["input"], allowed=_allowed(error), remedy=remedy)
+
+
+def listed(keys: Sequence[str]) -> str | None:
+    """Return the first keys of a section as text; None if it has none."""
+    return ", ".join(keys[:_MOST_KEYS]) + (", …" if len(keys) > _MOST_KEYS else "") or None
 
 
 def _is_bad_name(error: ErrorDetails) -> bool:
@@ -149,7 +164,7 @@ def _remedy(error: ErrorDetails, path: str, prefix: str) -> str | None:
         words = error["ctx"]["expected"]
         if re.search(rf"(?<![\w'.]){re.escape(given)}(?![\w'.])", words) and given.isdigit():
             return question([f"{path}={given}"])  # a number, which was written as a text
-        return did_you_mean(given, re.findall(r"'([^']+)'", words))
+        return did_you_mean(given, [word for word in re.findall(r"'([^']+)'", words) if _is_like(given, word)])
     if kind == "string_type" and isinstance(given, int | float):
         parts = [*filter(None, prefix.split(".")), *map(str, error["loc"])]
         typed = _override(parts, json.dumps(given))  # true, not True
@@ -160,6 +175,26 @@ def _remedy(error: ErrorDetails, path: str, prefix: str) -> str | None:
         number = int(given) if kind == "int_type" else given  # with a leading 0 it would be a text again
         return question([f"{path}={number}"]) if math.isfinite(float(number)) else None
     return None
+
+
+def _is_like(given: str, word: str) -> bool:
+    """Return whether a choice may be meant: one that means nothing, only by its first letter."""
+    return word.lower() != "none" or given[:1].lower() == "n"
+
+
+def _as_list(error: ErrorDetails, path: str, annotation: Any) -> str | None:
+    """Return the override that gives a key its list, in place of a text; None if the key takes no such list."""
+    given = error["input"]
+    if error["type"] != "list_type" or not isinstance(given, str) or not takes_words(annotation):
+        return None
+    words = re.split(r"\s+" if re.search(_COMMAND, path) else r"\s*,\s*", given.strip())
+    if not all(re.fullmatch(_ITEM, word) for word in words):
+        words = [f"'{given}'"] if re.fullmatch(r"[^'\\]+", given) else []
+    try:
+        TypeAdapter(annotation).validate_python([word.strip("'") for word in words], strict=True)
+    except ValidationError:
+        return None
+    return shell_word(f"{path}=[{','.join(words)}]") if words else None
 
 
 def _override(parts: Sequence[str], text: str) -> str | None:
@@ -185,11 +220,8 @@ def _allowed(error: ErrorDetails) -> str | None:
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    current: type[BaseModel] | None = model
-    for part in loc:
-        if isinstance(part, str) and not is_index(part):
-            current = current and submodel(current, part)
-    return field_names(current) if current else []
+    found = _model_in(type_at(model, loc))
+    return field_names(found) if found else []
 
 
 def field_names(model: type[BaseModel]) -> list[str]:
@@ -306,9 +338,10 @@ def _of_launch(problem: Problem, explicit: Mapping[str, str], secrets: Secrets) 
     typed = explicit.get(problem.path, "").partition("=")[2]
     if problem.allowed == _ALLOWED["string_type"] and problem.remedy and re.fullmatch(_PLAIN_NUMBER, typed):
         return dataclasses.replace(problem, remedy=f"\"{problem.path}='{typed}'\"")
-    if problem.code == "E601" and not problem.remedy:
-        remedy = secrets.remedy(re.sub(_REFERENCE, "", problem.path))
-        return dataclasses.replace(problem, allowed=secrets.references, remedy=remedy)
+    is_of_reference = problem.code == "E101" and problem.allowed == _OF_REFERENCE
+    if is_of_reference or (problem.code == "E601" and not problem.remedy):
+        path = problem.path.rpartition(".")[0] if is_of_reference else re.sub(_REFERENCE, "", problem.path)
+        return dataclasses.replace(problem, allowed=secrets.references, remedy=secrets.remedy(path))
     return problem
 
 

@@ -6,7 +6,9 @@
 Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 """
 
+import itertools
 import math
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -36,6 +38,8 @@ STDOUT, STDERR = "stdout.log", "stderr.log"
 TAIL_LINES = 15
 POLL_S = 0.2
 _TAIL_BYTES = 16_384
+_USAGE_ERROR = r"\S+: error: "
+"""Source: argparse, ArgumentParser.error."""
 _CLOCK_GRAIN_S = 1.0
 """By how much the time of a file may be before that of its first line."""
 
@@ -61,13 +65,19 @@ def worker_log(
 
 
 def tail(path: Path | None, num_lines: int = TAIL_LINES) -> str:
-    """Return the last lines of a file; "" if there is none."""
+    """Return the last lines of a file, without argparse's usage before its error; "" if there is none."""
     if path is None or not path.is_file():
         return ""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
         text = file.read(_TAIL_BYTES).decode("utf-8", errors="replace")
-    return "\n".join(text.rstrip().splitlines()[-num_lines:])
+    *before, last = text.rstrip().splitlines()[-num_lines:] or [""]
+    if re.match(_USAGE_ERROR, last):
+        count = len([*itertools.takewhile(lambda line: line.startswith(" "), reversed(before))])
+        head = before[: len(before) - count]
+        if not head or head[-1].startswith("usage: "):  # else a program's own indented lines
+            before = head[:-1]
+    return "\n".join((*before, last))
 
 
 Attempts = Callable[[], tuple[tuple[Attempt, ...], bool]]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from launcher.checkpointing.forecast import GIB, SERVICE_HOST_COPIES, WAYS, memory_needed
 from launcher.common.problems import Notice, Problem
-from launcher.common.syntax import is_bucket
+from launcher.common.syntax import bucket_fault
 from launcher.model.backend import MemoryKeeper
 from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
@@ -66,8 +66,8 @@ def path_is_reached(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pr
     allowed = "s3://bucket/prefix, or an absolute path such as /fsx/checkpoints"
     if path.startswith(S3):
         bucket, _, prefix = path.removeprefix(S3).partition("/")
-        if not is_bucket(bucket):
-            yield problem(f"{KEY}.persistent.path", "names no bucket", value=path, allowed=allowed)
+        if fault := bucket_fault(bucket):
+            yield problem(f"{KEY}.persistent.path", fault, value=path, allowed=allowed)
         elif not re.fullmatch(_PREFIX, prefix):
             message = "has a prefix with characters that are special in a policy or an address"
             yield problem(f"{KEY}.persistent.path", message, value=path, allowed="letters, digits, and !_.'()-/")

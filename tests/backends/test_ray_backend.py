@@ -110,6 +110,23 @@ def test_what_ray_cannot_run_is_refused(problems, words, code_and_key):
     assert code_and_key in [(each.code, each.path) for each in problems(*words)]
 
 
+@pytest.mark.parametrize(
+    ("script", "folder", "key", "remedy"),
+    [
+        ("train.py", "absent", "cluster.working_dir", "cluster.working_dir=<folder with your code>, such as"),
+        ("tran.py", "code", "recipes.training_cfg.entry_script", "did you mean train.py?"),
+        ("absent.py", "code", "recipes.training_cfg.entry_script", "training_cfg.entry_script=<path in that folder>"),
+    ],
+    ids=["folder", "slip", "script"],
+)
+def test_code_that_is_absent_is_one_fault_with_its_place_and_a_remedy(problems, code, script, folder, key, remedy):
+    words = (f"training_cfg.entry_script={script}", f"cluster.working_dir={folder}")
+    (found,) = problems(*SCRIPT, *words)
+    typed = next(each for each in words if f"recipes.{each}".startswith(key) or each.startswith(key))
+    assert (found.code, found.path, found.where) == ("E826", key, typed)
+    assert found.remedy.startswith(remedy)
+
+
 def test_a_gpu_of_the_driver_has_its_own_key(problems, prepare):
     (found,) = problems(*GRPO, "cluster.entrypoint_resources={GPU: 1}")
     assert (found.code, found.remedy) == ("E831", "cluster.entrypoint_num_gpus=1, without GPU here")

@@ -418,7 +418,7 @@ def _absent_program(job: JobSpec) -> Iterator[Problem]:
     first, *rest = interface(job).workers.program(job)
     if first != "-m" and not Path(first).is_file():
         beside = sorted(path.name for path in Path(first).parent.glob("*.py"))
-        remedy = did_you_mean(Path(first).name, beside)
+        remedy = did_you_mean(Path(first).name, beside) or "training_cfg.entry_script=<path of your script>"
         message = "no such file; a relative path starts in the folder that you launch from"
         yield Problem("E404", "recipes.training_cfg.entry_script", message, value=first, remedy=remedy)
     elif first == "-m" and not _is_importable(rest[0], job.cwd):

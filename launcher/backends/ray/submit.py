@@ -18,6 +18,7 @@ from launcher.bundle.store import config_of
 from launcher.common import os_errors, variables
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
+from launcher.common.suggestions import did_you_mean
 from launcher.model.config_tree import get
 from launcher.model.environment import unset_secrets
 from launcher.model.following import STAYS_RECORDED, in_doubt
@@ -178,10 +179,11 @@ def folder_problems(request: Request) -> Iterator[Problem]:
     if (folder := request.working_dir) is None:
         return
     if not Path(folder).is_dir():
-        yield Problem("E826", "cluster.working_dir", "is not a folder of this machine", value=folder)
+        remedy = "cluster.working_dir=<folder with your code>, such as . for the current one"
+        yield Problem("E826", "cluster.working_dir", "is not a folder of this machine", value=folder, remedy=remedy)
     elif Path(folder, CONFIGS).exists():
         message = f"has a {CONFIGS}, the name of the folder with the job's configurations"
-        yield Problem("E826", "cluster.working_dir", message, value=folder)
+        yield Problem("E826", "cluster.working_dir", message, value=folder, remedy="rename it")
 
 
 def absent_script(job: JobSpec) -> Iterator[Problem]:
@@ -190,9 +192,11 @@ def absent_script(job: JobSpec) -> Iterator[Problem]:
     script = get(job.config, key)
     if not script or options.command or options.working_dir is None:
         return
-    is_copied = not Path(script).is_absolute()
-    if is_copied and not Path(job.cwd, options.working_dir, script).is_file():
-        yield Problem("E826", key, f"is not in {options.working_dir}", value=script)
+    folder = Path(job.cwd, options.working_dir)
+    if not Path(script).is_absolute() and folder.is_dir() and not (folder / script).is_file():
+        beside = sorted(path.name for path in (folder / script).parent.glob("*.py"))
+        remedy = did_you_mean(Path(script).name, beside) or f"{key.removeprefix('recipes.')}=<path in that folder>"
+        yield Problem("E826", key, f"is not in {options.working_dir}", value=script, remedy=remedy)
 
 
 def lacks(cluster: Cluster, request: Request) -> tuple[tuple[Problem, ...], tuple[Notice, ...]]:

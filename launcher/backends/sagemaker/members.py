@@ -48,8 +48,8 @@ def s3_uri(uri: str) -> str:
         if not (found := _HTTPS.fullmatch(host)):
             raise ValueError(f"{host} is not an address of S3: s3://bucket/folder")
         bucket = found["bucket"] or path.partition("/")[0]
-    if not syntax.is_bucket(bucket):
-        raise ValueError(f"{bucket!r} is not a valid bucket name: {syntax.BUCKET_FORM}")
+    if fault := syntax.bucket_fault(bucket):
+        raise ValueError(fault)
     return uri
 
 

@@ -227,7 +227,8 @@ def _without_mpi(job: JobSpec, source_dir: str | None) -> Iterator[Problem]:
         yield Problem("E430", "recipes.distribution.mpi", "mpirun is not installed", remedy=remedy)
     if not source_dir or not Path(source_dir).is_dir():
         message = "mpirun needs a script in a folder of this machine, and this is not one"
-        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir)
+        remedy = "training_cfg.entry_script=<path in that folder>"
+        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir, remedy=remedy)
     else:
         yield from _absent_script(job, source_dir)
 
@@ -247,7 +248,8 @@ def _absent_script(job: JobSpec, source_dir: str) -> Iterator[Problem]:
     script = get(job.config, f"{SCRIPT}.entry_script")
     if not Path(source_dir, script).is_file():
         message = f"has no {script}, the script to start"
-        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir)
+        remedy = "training_cfg.entry_script=<path in that folder>"
+        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir, remedy=remedy)
 
 
 def _unsupported(made: Mapping[str, Any]) -> Iterator[Problem]:

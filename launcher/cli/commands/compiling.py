@@ -106,10 +106,10 @@ def plan(
 def render(
     recipe: Recipe,
     overrides: Overrides = None,
-    stdout: Annotated[bool, typer.Option("--stdout", help="Print the manifests only; write no bundle.")] = False,
+    stdout: Annotated[bool, typer.Option("--stdout", help="Print what the cluster gets; write no bundle.")] = False,
     name: GivenName = None,
 ) -> None:
-    """Write the bundle of a recipe. With --stdout, print its manifests for kubectl apply -f - instead."""
+    """Write the bundle of a recipe. With --stdout, print the manifests, request or script for its cluster."""
     from launcher.api.plan import compile
     from launcher.cli import launch
 
