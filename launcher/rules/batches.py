@@ -9,7 +9,8 @@ from launcher.model import batch
 from launcher.model.base_model import MOST_SAMPLES
 from launcher.model.checked_recipe import CheckedRecipe, SizedBatch, SizedRecipe
 from launcher.model.config_tree import AUTO, get, size_of
-from launcher.model.job_spec import BatchSplit
+from launcher.model.family_registry import interface
+from launcher.model.job_spec import BatchSplit, JobSpec
 from launcher.model.size_plan import spans
 from launcher.rules import BATCH, SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 
@@ -347,11 +348,42 @@ def slower_sizes_are_left_out(planned: PlannedRecipe, notice: MakeNotice) -> Ite
 @notice_rule("N113", source=_PLANNER)
 def uneven_shares_take_several_passes(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Uneven shares beyond the memory bound take several passes, which training code must support."""
-    if (plan := planned.checked.size_plan) and plan.accumulated:
-        what = f"uneven shares take several passes at {spans(plan.accumulated)} nodes"
+    plan = planned.checked.size_plan
+    is_cut = interface(planned.checked).cuts_uneven_shares
+    sizes = plan.accumulated if plan else () if is_cut else tuple(_cut(planned.job))
+    if sizes:
+        what = f"uneven shares take several passes at {spans(sizes)} nodes"
         yield notice(
             f"{what}: the training code must split them by micro_train_batch_size, as the built-in code does"
         )
+
+
+@notice_rule("N137", source=_PLANNER)
+def micro_batches_do_not_cut_uneven_shares(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """An uneven share is one pass unless its size sets the micro batch, so the base value saves no memory there."""
+    checked, keys = planned.checked, planned.checked.recipe.keys.batch
+    if keys is None or not checked.composition.is_given(f"recipes.{keys.micro_train_batch_size}"):
+        return
+    passes = {point.nodes: point.batch.micro_batch_size for point in planned.job.scales if point.batch}
+    found = [
+        each
+        for each in planned_batches(checked)
+        if each.uneven and each.batch.micro_train_batch_size < passes[each.size.nodes]
+    ]
+    if not found:
+        return
+    name, micro = keys.micro_train_batch_size.rpartition(".")[2], found[0].batch.micro_train_batch_size
+    sizes = spans(each.size.nodes for each in found)
+    what = f"{name}={micro} does not split the uneven shares at {sizes} nodes, which take one pass"
+    own = [f"{each.own_path(keys.micro_train_batch_size)}={micro}" for each in found if each.size.path != "recipes"]
+    yield notice(f"{what}; to split them: {' '.join(own)}" if own else what)
+
+
+def _cut(job: JobSpec) -> Iterator[int]:
+    """Yield the sizes whose uneven shares take several passes."""
+    for point in job.scales:
+        if point.batch and not point.batch.split.is_even and point.batch.grad_accumulation > 1:
+            yield point.nodes
 
 
 @notice_rule("N124", source=_PLANNER)
