@@ -39,7 +39,7 @@ def has_equal_shares(each: SizedBatch) -> bool:
 def remedy(checked: CheckedRecipe, batches: Sequence[SizedBatch], faulty: Sequence[SizedBatch]) -> str | None:
     """Return overrides with which the faulty ones of all sizes' batches add up; None if there are none.
 
-    If other sizes fail, too, they are of those that mend all of them, or else mend these alone.
+    If other sizes fail, too, the overrides mend all of them, or else these alone beside the remedies of the others.
     """
     failing = [each for each in batches if not adds_up(each)]
     auto = _PLANS if _is_planned_by_auto(checked, failing) else ""
