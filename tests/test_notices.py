@@ -76,7 +76,8 @@ CASES = {
     "uneven shares with a micro batch": (
         (*LLAMA_K8S, ELASTIC, f"{ARGS}.micro_train_batch_size=1"),
         "N137 micro_train_batch_size=1 does not split the uneven shares at 3, 6 nodes, which take one pass; to split "
-        f"them: recipes.scale_config.3.{MICRO}=1 recipes.scale_config.6.{MICRO}=1",
+        f"them, if the training code does: recipes.scale_config.3.{MICRO}=1 recipes.scale_config.6.{MICRO}=1; to "
+        "leave the sizes out: ~recipes.scale_config.3 ~recipes.scale_config.6",
     ),
     "uneven shares that fit": ((*LLAMA_K8S, ELASTIC, f"{ARGS}.micro_train_batch_size=8", *SMALL), "N137"),
     "uneven shares that are split": (
@@ -85,6 +86,16 @@ CASES = {
             ELASTIC,
             f"{ARGS}.micro_train_batch_size=1",
             *(f"recipes.scale_config.{n}.{MICRO}=1" for n in (3, 6)),
+        ),
+        "N137",
+    ),
+    "uneven shares that are left out": (
+        (
+            *LLAMA_K8S,
+            ELASTIC,
+            f"{ARGS}.micro_train_batch_size=1",
+            "~recipes.scale_config.3",
+            "~recipes.scale_config.6",
         ),
         "N137",
     ),

@@ -312,8 +312,11 @@ def micro_batches_do_not_cut_uneven_shares(planned: PlannedRecipe, notice: MakeN
     name, micro = keys.micro_train_batch_size.rpartition(".")[2], found[0].batch.micro_train_batch_size
     sizes = spans(each.size.nodes for each in found)
     what = f"{name}={micro} does not split the uneven shares at {sizes} nodes, which take one pass"
-    own = [f"{each.own_path(keys.micro_train_batch_size)}={micro}" for each in found if each.size.path != "recipes"]
-    yield notice(f"{what}; to split them: {' '.join(own)}" if own else what)
+    single = [each for each in found if each.size.path != "recipes"]
+    own = " ".join(f"{each.own_path(keys.micro_train_batch_size)}={micro}" for each in single)
+    without = " ".join(f"~{each.size.path}" for each in single)
+    how = f"; to split them, if the training code does: {own}; to leave the sizes out: {without}"
+    yield notice(what + (how if single else ""))
 
 
 def _cut(job: JobSpec) -> Iterator[int]:
