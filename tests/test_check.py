@@ -426,8 +426,8 @@ def test_a_batch_that_divides_at_no_size_is_said_once(problems):
     assert (even.code, uneven.code) == ("E221", "E223")
     assert even.path == uneven.path == f"{ARGS}.train_batch_size"
     assert "2, 4, 8, 16 nodes too" in even.message and "6 nodes too" in uneven.message
-    planned = "++recipes.scale_config=auto plans it"
-    assert uneven.remedy == planned and even.remedy.endswith(f"; or {planned}")  # no split of a batch that must go
+    planned = "++recipes.scale_config=auto plans it"  # no split of a batch that must go
+    assert even.remedy == uneven.remedy == f"{ARGS}.train_batch_size=128; or {planned}"
 
 
 def test_an_elastic_job_of_the_open_trainer_resumes_whatever_is_set(prepare):
@@ -650,3 +650,33 @@ def test_remedies_name_references_that_the_cluster_resolves(problems, cluster, r
     assert (found["E601"].allowed, found["E602"].allowed) == (reference, reference)
     assert found["E601"].remedy == f'"recipes.run.hf_access_token={reference}"'
     assert found["E603"].remedy == f'"git.token={reference}"'
+
+
+@pytest.mark.parametrize("is_file", [False, True], ids=["an override", "a file of the user's own"])
+def test_the_origin_of_a_value_that_follows_a_reference_is_where_the_user_set_it(
+    problems, prepare, tmp_path, is_file
+):
+    key = "recipes.training_cfg.run.name"
+    script = (
+        "cluster=k8s",
+        "container=img:1",
+        "training_cfg.run.ntasks_per_node=8",
+        "training_cfg.entry_script=/a.py",
+    )
+    overrides = ("recipes=training/custom/script", *script, "training_cfg.run.name='A B'")
+    origin = overrides[-1]
+    if is_file:
+        text = "defaults: [/recipes/training/custom/script@_here_, _self_]\ntraining_cfg: {run: {name: A B}}\n"
+        (tmp_path / "mine.yaml").write_text(text)
+        overrides, origin = ("recipes=mine.yaml", *script), f"{tmp_path}/mine.yaml:2"
+    (problem,) = problems(*overrides)
+    assert (problem.code, problem.path) == ("E301", "recipes.run.name")
+    assert (problem.where, problem.remedy) == (origin, f"{key}=a-b")
+    prepare(*overrides, problem.remedy)
+
+
+@pytest.mark.parametrize("cluster", ["k8s", "local", "ray"])
+def test_a_start_command_of_no_words_is_refused(problems, cluster):
+    overrides = (LLAMA_K8S[0], f"cluster={cluster}")
+    faults = [problem for problem in problems(*overrides, "cluster.command=[]") if problem.path == "cluster.command"]
+    assert [problem.code for problem in faults] == ["E102"]

@@ -185,3 +185,58 @@ def test_workers_stay_where_the_recipe_says_so(render, words, file, variables):
     assert "RECIPES_IN_PLACE" in stays[variables]
     assert not any("inprocess" in text or "RECIPES_IN_PLACE" in text for text in anew.values())
     assert "; workers stay" in stays["plan.md"] and "workers stay" not in anew["plan.md"]
+
+
+def own_recipe(folder, text: str) -> tuple[str, ...]:
+    """Write a recipe of the user's own, elastic, that inherits a shipped table of sizes; return its overrides."""
+    (folder / "mine.yaml").write_text(f"defaults: [/recipes/{LLAMA}@_here_, _self_]\n{text}\n")
+    return "recipes=mine.yaml", "cluster=k8s", ELASTIC
+
+
+def test_bounds_of_a_file_leave_out_inherited_sizes_as_overrides_do(prepare, tmp_path):
+    bounds = (f"{POLICY}.min_nodes=2", f"{POLICY}.max_nodes=8")
+    typed = prepare(*LLAMA_K8S, ELASTIC, *bounds)
+    written = prepare(*own_recipe(tmp_path, "elastic_policy: {min_nodes: 2, max_nodes: 8}"))
+    assert [scale.nodes for scale in written.scales] == [2, 3, 4, 6, 8]
+    assert [n for n in written.notices if n.code == "N101"] == [n for n in typed.notices if n.code == "N101"] != []
+
+
+def test_a_bound_of_a_file_beyond_its_table_is_noticed(prepare, tmp_path):
+    plan = prepare(*own_recipe(tmp_path, "elastic_policy: {max_nodes: 20}"))
+    assert "N108" in {notice.code for notice in plan.notices}
+
+
+def test_bounds_of_a_file_that_leave_no_size_are_named(problems, tmp_path):
+    (problem,) = problems(*own_recipe(tmp_path, "elastic_policy: {min_nodes: 20, max_nodes: 28}"))
+    assert (problem.code, problem.path, problem.where) == ("E205", f"{POLICY}.min_nodes", f"{tmp_path}/mine.yaml:2")
+
+
+OUTSIDE = {
+    "a size of the same file": ("scale_config: {16: {training_config: {training_args: {learning_rate: 0.1}}}}", ()),
+    "a size of the command line": ("", (f"++{SCALES}.16.training_config.training_args.learning_rate=0.1",)),
+}
+
+
+@pytest.mark.parametrize(("text", "typed"), OUTSIDE.values(), ids=OUTSIDE)
+@pytest.mark.parametrize("remedy", range(2), ids=["a wider bound", "without the size"])
+def test_a_size_outside_the_bounds_beside_it_is_a_problem_with_remedies(
+    problems, prepare, tmp_path, text, typed, remedy
+):
+    overrides = (*own_recipe(tmp_path, f"elastic_policy: {{max_nodes: 8}}\n{text}"), *typed)
+    (problem,) = problems(*overrides)
+    assert (problem.code, problem.message) == ("E205", "16 nodes are outside the bounds")
+    prepare(*overrides, problem.remedy.replace(" to leave the size out", "").split(", or ")[remedy])
+
+
+def test_one_node_outside_the_bounds_is_singular(problems, tmp_path):
+    text = "scale_config: {1: {training_config: {training_args: {learning_rate: 0.1}}}}"
+    (problem,) = problems(*own_recipe(tmp_path, f"elastic_policy: {{min_nodes: 2}}\n{text}"))
+    assert problem.message == "1 node is outside the bounds"
+
+
+def test_a_size_that_is_null_is_removed_by_the_remedy(problems, prepare, tmp_path):
+    overrides = own_recipe(tmp_path, "scale_config: {3: null}")
+    (problem,) = problems(*overrides)
+    assert (problem.code, problem.remedy) == ("E203", f"~{SCALES}.3 leaves the size out")
+    plan = prepare(*overrides, problem.remedy.partition(" ")[0])
+    assert [scale.nodes for scale in plan.scales] == [1, 2, 4, 6, 8, 16]

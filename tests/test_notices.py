@@ -44,6 +44,8 @@ def test_planning_only_plans_and_notices_follow(prepare, context):
 
 
 ARGS = "recipes.training_config.training_args"
+MICRO = "training_config.training_args.micro_train_batch_size"
+SMALL = ("recipes.elastic_policy.max_nodes=2", "~recipes.scale_config.3")
 DATA = "recipes.training_config.datasets"
 FILES = (f"{DATA}.train_data.file_path=/d/a", f"{DATA}.val_data.file_path=/d/b")
 FIVE = (*LLAMA_K8S, ELASTIC, "++recipes.scale_config=auto", "recipes.elastic_policy.max_nodes=5")
@@ -62,6 +64,50 @@ CASES = {
         (*LLAMA_K8S, ELASTIC, "recipes.scale_config=null", f"{ARGS}.train_batch_size=224")
         + ("++recipes.elastic_policy.replica_increment_step=3", "recipes.elastic_policy.max_nodes=9"),
         "N108 the largest size is 7 nodes; max_nodes=9 adds none",
+    ),
+    "a container on Slurm": (
+        (LLAMA_K8S[0], "cluster=slurm", *FILES),
+        f"N107 {DIRECTORY} is empty: the container's own default applies",
+    ),
+    "no container on Slurm": (
+        (LLAMA_K8S[0], "cluster=slurm", "cluster.trainer=open", "cluster.container_runtime=none", *FILES),
+        "N107",
+    ),
+    "uneven shares with a micro batch": (
+        (*LLAMA_K8S, ELASTIC, f"{ARGS}.micro_train_batch_size=1"),
+        "N137 micro_train_batch_size=1 does not split the uneven shares at 3, 6 nodes, which take one pass; to split "
+        f"them, if the training code does: recipes.scale_config.3.{MICRO}=1 recipes.scale_config.6.{MICRO}=1; to "
+        "leave the sizes out: ~recipes.scale_config.3 ~recipes.scale_config.6",
+    ),
+    "uneven shares that fit": ((*LLAMA_K8S, ELASTIC, f"{ARGS}.micro_train_batch_size=8", *SMALL), "N137"),
+    "uneven shares that are split": (
+        (
+            *LLAMA_K8S,
+            ELASTIC,
+            f"{ARGS}.micro_train_batch_size=1",
+            *(f"recipes.scale_config.{n}.{MICRO}=1" for n in (3, 6)),
+        ),
+        "N137",
+    ),
+    "uneven shares that are left out": (
+        (
+            *LLAMA_K8S,
+            ELASTIC,
+            f"{ARGS}.micro_train_batch_size=1",
+            "~recipes.scale_config.3",
+            "~recipes.scale_config.6",
+        ),
+        "N137",
+    ),
+    "passes of sizes that are split": (
+        (*LLAMA_K8S, ELASTIC, f"recipes.scale_config.3.{MICRO}=2"),
+        "N113 uneven shares take several passes at 3 nodes: the training code must split them by "
+        "micro_train_batch_size, as the built-in code does",
+    ),
+    "uneven shares without a given micro batch": ((*LLAMA_K8S, ELASTIC), "N137"),
+    "uneven shares of the open trainer": (
+        (*LLAMA_K8S, ELASTIC, f"{ARGS}.micro_train_batch_size=1", "cluster.trainer=open", *FILES),
+        "N137",
     ),
     "no container": ((f"{ARGS}.training_dir=''",), "N107"),
     "key of a size": (

@@ -118,6 +118,9 @@ _T = TypeVar("_T")
 Listed = Annotated[list[_T], BeforeValidator(indexed)]
 """A list that the command line may also fill by index."""
 
+StartCommand = Annotated[Listed[_T], Field(min_length=1)]
+"""The words of a command that replaces another: an empty one would replace nothing."""
+
 INT32, INT64 = 2**31 - 1, 2**63 - 1
 """Largest numbers of 32 and 64 bits with a sign; every reader of a configuration holds the latter."""
 MOST_SAMPLES = INT32

@@ -118,6 +118,10 @@ class Files(Generic[OptionsT]):
     has_revisions: ClassVar[bool] = False
     """Whether the launcher itself fetches the revision that `git` names, so that any program may run it."""
 
+    def in_container(self, options: OptionsT, image: str | None) -> bool:
+        """Return whether the processes of a job with this image, if any, run in a container."""
+        return self.has_containers
+
     def are_shared(self, options: OptionsT) -> bool:
         """Return whether processes see the files of the launching machine, at the same paths."""
         return not self.has_containers

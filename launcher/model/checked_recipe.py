@@ -143,6 +143,11 @@ class CheckedRecipe(NamedTuple):
         )
 
     @property
+    def is_in_container(self) -> bool:
+        """Whether the job's processes run in a container."""
+        return described(self.backend).files.in_container(self.settings, self.launch.container)
+
+    @property
     def hides_image(self) -> bool:
         """Whether the recipe has an image on the chosen cluster, which an empty `container` hides."""
         given = [value for _, value in self.composition.sources.layers("container")]

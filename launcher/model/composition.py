@@ -1,5 +1,6 @@
 """The result of overrides: one resolved tree, and the origin of each value. Created by `config`."""
 
+import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 from launcher.model.config_tree import prefixes, targets
 
+_REFERENCE = re.compile(r"\$\{[^${}:]+\}")
 RUN_NAME = "recipes.run.name"
 _STAND_INS = "base/custom/"
 """Part of a script's recipe whose values hold until a recipe or an override states its own."""
@@ -111,9 +113,26 @@ class Composition:
     def origin(self, path: str) -> str | None:
         """Return the origin of `path`: an override, or `file:line`. None if nothing set it.
 
-        For a path that is not a leaf, the origin of its last descendant or, failing that, its nearest ancestor.
+        For a path that is not a leaf, the origin of its last descendant or, failing that, its nearest ancestor; for
+        a value that refers to one of the user's, the origin of that one.
         """
-        return nearest_origin(self.origins, path)
+        return nearest_origin(self.origins, self.decider(path))
+
+    def decider(self, path: str) -> str:
+        """Return the key that decides the value at `path`: the last one that the value refers to and that the user
+        sets, by an override or a file; else `path` itself."""
+        chain = [path]
+        while (target := self._reference(chain[-1])) and target not in chain:
+            chain.append(target)
+        return next(filter(self.is_given, reversed(chain)), path) if len(chain) > 1 else path
+
+    def _reference(self, path: str) -> str | None:
+        """Return the path that the value at `path` consists of a reference to."""
+        places = self.sources.settings(path)
+        written = places[-1].value if places else None
+        if places and places[-1].path == path and isinstance(written, str) and _REFERENCE.fullmatch(written):
+            return ".".join(next(targets(written, tuple(path.split("."))), ()))
+        return None
 
     def refers_to_one(self, path: str, others: Set[tuple[str, ...]]) -> bool:
         """Return whether the value at `path` is written as a reference to one of the `others`, paths in words."""

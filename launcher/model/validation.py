@@ -327,9 +327,19 @@ def with_origin(composition: Composition, problems: Sequence[Problem]) -> tuple[
             key, _, text = origin.partition("=")
             if not re.fullmatch(_NO_TEXT, text, re.I):  # the key may be that of a secret, misspelt
                 origin = f"{key}=…"
-        located.append(dataclasses.replace(_of_launch(problem, composition.explicit, secrets), where=origin))
+        given = dataclasses.replace(_of_launch(problem, composition.explicit, secrets), where=origin)
+        located.append(_of_decider(given, composition))
     is_misspelt = any(problem.code == "E101" for problem in located)
     return tuple(_with_places(composition.tree, located) if is_misspelt else located)
+
+
+def _of_decider(problem: Problem, composition: Composition) -> Problem:
+    """Return a Problem whose remedy has the key that was typed in place of one that refers to it."""
+    decider = composition.decider(problem.path) if problem.remedy else problem.path
+    if decider == problem.path:
+        return problem
+    own = re.compile(rf"(?<![\w.]){re.escape(problem.path)}=")
+    return dataclasses.replace(problem, remedy=own.sub(lambda _: f"{decider}=", problem.remedy or ""))
 
 
 def _of_launch(problem: Problem, explicit: Mapping[str, str], secrets: Secrets) -> Problem:

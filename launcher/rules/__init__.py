@@ -30,7 +30,7 @@ those that let a restarted job resume from its folder."""
 
 ORDER = (
     *("N173", "N139", "N146", "N165", "N169", "N183", "N168", "N167", "N195", "N194"),  # what was typed, users' files
-    *("N109", "N110", "N111", "N112", "N113", "N104"),  # the sizes, and what holds at each
+    *("N109", "N110", "N111", "N112", "N113", "N137", "N104"),  # the sizes, and what holds at each
     *("N161", "N160", "N162", "N163", "N164"),  # the hardware
     *("N101", "N108", "N102", "N103", "N124", "N125", "N115"),  # differences from the recipe
     *("N105", "N116", "N106", "N181", "N182", "N197", "N198"),

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 
 from launcher.common.problems import Notice, Problem
 from launcher.common.texts import counted
-from launcher.model import batch
-from launcher.model.base_model import MOST_SAMPLES
 from launcher.model.checked_recipe import CheckedRecipe, SizedBatch, SizedRecipe
-from launcher.model.config_tree import AUTO, get, size_of
-from launcher.model.job_spec import BatchSplit
+from launcher.model.config_tree import get, size_of
+from launcher.model.family_registry import interface
+from launcher.model.job_spec import BatchSplit, JobSpec
 from launcher.model.size_plan import spans
 from launcher.rules import BATCH, SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
+from launcher.rules.batch_remedies import adds_up, is_complete, remedy
 
 _NEEDS = (BATCH, "recipes.trainer", "recipes.distribution", "instance_type", *SIZES)
 _CHECKS = "docs/decisions.md, Checks"
@@ -60,12 +60,10 @@ def ranks_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Probl
 @rule("E221", *_NEEDS, source=_SOURCE)
 def even_batches_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """train_batch_size = W · micro_train_batch_size · accumulation steps, an integer."""
-    undivided: dict[str, list[SizedBatch]] = {}
-    for each in _divided(checked):
-        if _is_undivided(each):
+    batches, undivided = _divided(checked), dict[str, list[SizedBatch]]()
+    for each in batches:
+        if not each.uneven and not adds_up(each):
             undivided.setdefault(_batch_path(checked, each), []).append(each)
-    every = [each for found in undivided.values() for each in found]
-    is_common = all(_has_equal_shares(each) and not each.states(each.keys.micro_train_batch_size) for each in every)
     for path, (first, *more) in undivided.items():
         total = first.batch.train_batch_size
         is_own = path.endswith(first.keys.train_batch_size)
@@ -75,21 +73,22 @@ def even_batches_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterato
             f"{its}{total} samples per step are not a multiple of {first.data_parallel_size} data-parallel ranks"
             f" × micro batch {first.batch.micro_train_batch_size} at {_where(checked, first.size)}{_nor_at(more)}",
             value=total,
-            remedy=_even_remedy(checked, every if is_common else [first, *more]),
+            remedy=remedy(checked, batches, [first, *more]),
         )
 
 
 @rule("E222", *_NEEDS, source=_SOURCE)
 def uneven_batches_are_complete(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """0 < ranks with the small share < W, and 1 <= small <= large."""
-    for each in _divided(checked):
-        if not each.uneven:
+    batches = _divided(checked)
+    for each in batches:
+        if not each.uneven or is_complete(each):
             continue
-        key, remedy = each.keys.uneven_batch, _uneven_remedy(checked, each)
+        key, mended = each.keys.uneven_batch, remedy(checked, batches, [each])
         split, size = each.split, each.data_parallel_size
         if split is None:
             missing = [name for name, value in each.uneven.model_dump().items() if value is None]
-            yield problem(each.path(key), f"lacks {', '.join(missing)}", remedy=remedy)
+            yield problem(each.path(key), f"lacks {', '.join(missing)}", remedy=mended)
             continue
         if not 0 < split.num_small < size:
             yield problem(
@@ -97,7 +96,7 @@ def uneven_batches_are_complete(checked: CheckedRecipe, problem: MakeProblem) ->
                 f"{split.num_small} of {size} ranks cannot take the small share at {_where(checked, each.size)}",
                 value=split.num_small,
                 allowed=f"1 to {size - 1}",
-                remedy=remedy,
+                remedy=mended,
             )
         if not 1 <= split.small <= split.large:
             yield problem(
@@ -105,7 +104,7 @@ def uneven_batches_are_complete(checked: CheckedRecipe, problem: MakeProblem) ->
                 f"small {split.small} and large {split.large} are not in order",
                 value=split.small,
                 allowed=f"1 to {split.large}",
-                remedy=remedy,
+                remedy=mended,
             )
 
 
@@ -113,7 +112,8 @@ def uneven_batches_are_complete(checked: CheckedRecipe, problem: MakeProblem) ->
 def uneven_batches_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """train_batch_size = small · num_small + large · (W - num_small)."""
     wrong: dict[str, list[tuple[SizedBatch, BatchSplit]]] = {}
-    for each in _divided(checked):
+    batches = _divided(checked)
+    for each in batches:
         split, size = each.split, each.data_parallel_size
         if not split or not 0 < split.num_small < size or split.samples(size) == each.batch.train_batch_size:
             continue
@@ -122,15 +122,12 @@ def uneven_batches_add_up(checked: CheckedRecipe, problem: MakeProblem) -> Itera
         wrong.setdefault(path, []).append((each, split))
     for path, ((first, split), *more) in wrong.items():
         size = first.data_parallel_size
-        # With another batch, which undivided sizes need, a split of this one would not add up.
-        is_another_needed = any(map(_is_undivided, _divided(checked)))
-        auto = _auto(checked, first.batch.train_batch_size, size) if is_another_needed else ""
         yield problem(
             path,
             f"{split.num_small}·{split.small} + {size - split.num_small}·{split.large} = {split.samples(size)},"
             f" but train_batch_size is {first.batch.train_batch_size} at {_where(checked, first.size)}"
             f"{_nor_at([each for each, _ in more])}",
-            remedy=auto.removeprefix("; or ") or _uneven_remedy(checked, first),
+            remedy=remedy(checked, batches, [first, *(each for each, _ in more)]),
         )
 
 
@@ -145,17 +142,21 @@ def some_size_is_planned(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
         return
     if policy.min_nodes > policy.max_nodes:
         return
-    samples, group = checked.size_plan.basis.samples, checked.recipe.ranks_per_sample
-    needed = -(-policy.min_nodes * checked.devices // group)
+    plan, group, devices = checked.size_plan, checked.recipe.ranks_per_sample, checked.devices
+    unit = group // math.gcd(devices, group)
+    first = -(-policy.min_nodes // unit) * unit
+    # A step leads to every size, so that each must be planned.
+    last = max(plan.starved) if plan.starved and policy.replica_increment_step else first
+    samples, needed = plan.basis.samples, last * devices // group
+    changes = [] if first <= policy.max_nodes else [f"recipes.elastic_policy.max_nodes={first}"]
+    changes += [f"recipes.{keys.train_batch_size}={needed} or more"] if needed > samples else []
     yield problem(
         "recipes.scale_config",
-        f"no size from {policy.min_nodes} to {policy.max_nodes} nodes × {checked.devices} devices can be planned:"
-        f" at least {needed} data-parallel ranks, each of {counted(group, 'device')},"
+        f"no size from {policy.min_nodes} to {policy.max_nodes} nodes × {devices} devices can be planned:"
+        f" at least {first * devices // group} data-parallel ranks, each of {counted(group, 'device')},"
         f" {samples} samples per step",
         value="auto",
-        remedy=f"recipes.{keys.train_batch_size}={needed} or more"
-        if needed > samples
-        else "a max_nodes whose devices are a multiple of the sequence-parallel group",
+        remedy="omit the step" if policy.replica_increment_step and plan.undivided else " ".join(changes),
     )
 
 
@@ -215,69 +216,6 @@ def _batch_path(checked: CheckedRecipe, each: SizedBatch) -> str:
 
 def _nor_at(batches: Sequence[SizedBatch]) -> str:
     return f"; it fails at {spans(each.size.nodes for each in batches)} nodes too" if batches else ""
-
-
-def _auto(checked: CheckedRecipe, total: int, size: int) -> str:
-    """Return the remedy that plans the sizes, if it would help."""
-    if total < size or checked.recipe.scale_config == AUTO:
-        return ""
-    return "; or ++recipes.scale_config=auto plans it"
-
-
-def _even_remedy(checked: CheckedRecipe, batches: Sequence[SizedBatch]) -> str:
-    """Return overrides with which these sizes divide their batch, or, with equal shares at each, their batches."""
-    first, is_one = batches[0], len(batches) == 1
-    total, ranks = first.batch.train_batch_size, first.data_parallel_size
-    auto = _auto(checked, total, ranks)
-    if all(map(_has_equal_shares, batches)):
-        key = first.keys.micro_train_batch_size
-        path = first.path(key) if is_one else f"recipes.{key}"
-        share = math.gcd(*(each.batch.train_batch_size // each.data_parallel_size for each in batches))
-        micro = batch.largest_micro_batch(share, min(each.batch.micro_train_batch_size for each in batches))
-        return f"{path}={micro}{auto}"
-    split = batch.nearest_split(total, ranks) if is_one else None
-    parts = [_next_batches(checked, batches), f"or {_split_text(first, split)}" if split else ""]
-    return f"{', '.join(filter(None, parts))}{auto}".removeprefix("; or ").removeprefix("or ")
-
-
-def _is_undivided(each: SizedBatch) -> bool:
-    pass_samples = each.data_parallel_size * each.batch.micro_train_batch_size
-    return not each.uneven and each.batch.train_batch_size % pass_samples != 0
-
-
-def _has_equal_shares(each: SizedBatch) -> bool:
-    return each.batch.train_batch_size % each.data_parallel_size == 0
-
-
-def _next_batches(checked: CheckedRecipe, batches: Sequence[SizedBatch]) -> str:
-    """Return the overrides of the batches below and above that divide at all of these sizes."""
-    first = batches[0]
-    step = math.lcm(*(each.data_parallel_size * each.batch.micro_train_batch_size for each in batches))
-    below = first.batch.train_batch_size // step * step
-    base = f"recipes.{first.keys.train_batch_size}"
-    is_base = _batch_path(checked, first) == base
-    path = base if is_base else f"++{first.own_path(first.keys.train_batch_size)}"
-    return " or ".join(f"{path}={number}" for number in (below, below + step) if 0 < number <= MOST_SAMPLES)
-
-
-def _uneven_remedy(checked: CheckedRecipe, each: SizedBatch) -> str:
-    total, size = each.batch.train_batch_size, each.data_parallel_size
-    split = batch.nearest_split(total, size)
-    if split is None:
-        return f"{each.path(each.keys.train_batch_size)}={size} or more: every rank needs a sample"
-    if split.is_even:
-        path = f"{each.path(each.keys.uneven_batch)}.use_uneven_batch"
-        return f"{path}=false: {total} divides evenly over {size} ranks"
-    return f"{_split_text(each, split)} gives {total}{_auto(checked, total, size)}"
-
-
-def _split_text(each: SizedBatch, split: BatchSplit) -> str:
-    """Return the override that distributes a size's samples by a split."""
-    return (
-        f'"++{each.own_path(each.keys.uneven_batch)}={{use_uneven_batch: true,'
-        f" num_dp_groups_with_small_batch_size: {split.num_small}, small_local_batch_size: {split.small},"
-        f' large_local_batch_size: {split.large}}}"'
-    )
 
 
 @notice_rule("N105", source=_CHECKS, is_usual=True)
@@ -347,11 +285,45 @@ def slower_sizes_are_left_out(planned: PlannedRecipe, notice: MakeNotice) -> Ite
 @notice_rule("N113", source=_PLANNER)
 def uneven_shares_take_several_passes(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Uneven shares beyond the memory bound take several passes, which training code must support."""
-    if (plan := planned.checked.size_plan) and plan.accumulated:
-        what = f"uneven shares take several passes at {spans(plan.accumulated)} nodes"
+    plan = planned.checked.size_plan
+    is_cut = interface(planned.checked).cuts_uneven_shares
+    sizes = plan.accumulated if plan else () if is_cut else tuple(_cut(planned.job))
+    if sizes:
+        what = f"uneven shares take several passes at {spans(sizes)} nodes"
         yield notice(
             f"{what}: the training code must split them by micro_train_batch_size, as the built-in code does"
         )
+
+
+@notice_rule("N137", source=_PLANNER)
+def micro_batches_do_not_cut_uneven_shares(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
+    """An uneven share is one pass unless its size sets the micro batch, so the base value saves no memory there."""
+    checked, keys = planned.checked, planned.checked.recipe.keys.batch
+    if keys is None or not checked.composition.is_given(f"recipes.{keys.micro_train_batch_size}"):
+        return
+    passes = {point.nodes: point.batch.micro_batch_size for point in planned.job.scales if point.batch}
+    found = [
+        each
+        for each in planned_batches(checked)
+        if each.uneven and each.batch.micro_train_batch_size < passes[each.size.nodes]
+    ]
+    if not found:
+        return
+    name, micro = keys.micro_train_batch_size.rpartition(".")[2], found[0].batch.micro_train_batch_size
+    sizes = spans(each.size.nodes for each in found)
+    what = f"{name}={micro} does not split the uneven shares at {sizes} nodes, which take one pass"
+    single = [each for each in found if each.size.path != "recipes"]
+    own = " ".join(f"{each.own_path(keys.micro_train_batch_size)}={micro}" for each in single)
+    without = " ".join(f"~{each.size.path}" for each in single)
+    how = f"; to split them, if the training code does: {own}; to leave the sizes out: {without}"
+    yield notice(what + (how if single else ""))
+
+
+def _cut(job: JobSpec) -> Iterator[int]:
+    """Yield the sizes whose uneven shares take several passes."""
+    for point in job.scales:
+        if point.batch and not point.batch.split.is_even and point.batch.grad_accumulation > 1:
+            yield point.nodes
 
 
 @notice_rule("N124", source=_PLANNER)

@@ -118,9 +118,7 @@ def persistent_path(checked: CheckedRecipe) -> str | None:
 def image_reads_the_section(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """The program of an image interprets the section itself."""
     recipe = planned.checked.recipe
-    is_read = (
-        interface(planned.checked).has_own_checkpoints and described(planned.checked.backend).files.has_containers
-    )
+    is_read = interface(planned.checked).has_own_checkpoints and planned.checked.is_in_container
     if is_read and recipe.checkpointing and recipe.checkpointing.has_tiers:
         yield notice("the image's own program reads recipes.checkpointing; its own key is save_steps")
 

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from launcher.common.problems import Notice, Problem
+from launcher.common.texts import counted
 from launcher.model.backend_registry import choices, described
 from launcher.model.capabilities import Scaling
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.config_tree import AUTO, get, leaves, size_of
+from launcher.model.config_tree import AUTO, get, leaves, related, size_of
 from launcher.model.family_registry import interface
 from launcher.model.job_spec import OPEN, start_size
 from launcher.model.size_plan import spans
@@ -76,7 +77,9 @@ def scale_keys_are_sizes(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
     """A key of scale_config is a number of nodes; its value holds the changes for that size."""
     for key, own in checked.entries.items():
         if not isinstance(own, Mapping) and not (own is None and checked.size_plan):
-            yield problem(f"recipes.scale_config.{key}", "must be a mapping of keys", value=own)
+            path = f"recipes.scale_config.{key}"
+            remedy = f"~{path} leaves the size out" if own is None else None
+            yield problem(path, "must be a mapping of keys", value=own, remedy=remedy)
         if not size_of(key):
             yield problem(f"recipes.scale_config.{key}", "is not a number of nodes", value=key, allowed="1, 2, 3, …")
 
@@ -111,7 +114,7 @@ def scale_key_is_num_nodes(checked: CheckedRecipe, problem: MakeProblem) -> Iter
 
 @rule("E205", *SIZES, source=f"{PAGE}, Scale Config")
 def scales_within_bounds(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A size outside [min_nodes, max_nodes] would never be used; if the user moved a bound it is dropped."""
+    """A size outside [min_nodes, max_nodes] would never be used; if a bound was moved since, it is left out."""
     policy = checked.elastic
     if policy is None or not isinstance(checked.recipe.scale_config, Mapping):
         return
@@ -120,7 +123,8 @@ def scales_within_bounds(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
     if outside and policy.min_nodes <= policy.max_nodes and len(outside) == len(checked.scales):
         sizes = ", ".join(str(s.nodes) for s in outside)
         bounds = {f"{POLICY}.min_nodes": policy.min_nodes, f"{POLICY}.max_nodes": policy.max_nodes}
-        path = next(filter(checked.is_explicit, bounds), "recipes.scale_config")
+        given = (*filter(checked.is_explicit, bounds), *filter(checked.composition.is_given, bounds))
+        path = next(iter(given), "recipes.scale_config")
         yield problem(
             path,
             f"no size is left within the bounds; the recipe has {sizes}",
@@ -128,16 +132,27 @@ def scales_within_bounds(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
             allowed=allowed,
             remedy="++recipes.scale_config=auto plans sizes within them" if checked.recipe.keys.batch else None,
         )
-    elif not bounds_moved(checked):
-        for scale in outside:
+        return
+    for scale in outside:
+        bound = f"{POLICY}.{'min' if scale.nodes < policy.min_nodes else 'max'}_nodes"
+        if not _is_moved(checked, bound, scale.path):
             yield problem(
-                scale.path, f"{scale.nodes} nodes is outside the bounds", value=scale.nodes, allowed=allowed
+                scale.path,
+                f"{counted(scale.nodes, 'node')} {'is' if scale.nodes == 1 else 'are'} outside the bounds",
+                value=scale.nodes,
+                allowed=allowed,
+                remedy=f"{bound}={scale.nodes}, or ~{scale.path} to leave the size out",
             )
 
 
-def bounds_moved(checked: CheckedRecipe) -> bool:
-    """Return whether the user set a bound, so that sizes outside are dropped with a notice."""
-    return any(checked.is_explicit(f"{POLICY}.{bound}") for bound in ("min_nodes", "max_nodes"))
+def _is_moved(checked: CheckedRecipe, bound: str, size: str) -> bool:
+    """Return whether a bound was set after a size, so that the size is left out: by an override, or a file above."""
+    if checked.is_explicit(bound):
+        return True
+    sources = checked.composition.sources
+    of_bound, of_size = ([layer for layer, _ in sources.layers(path)] for path in (bound, size))
+    is_typed = any(related(size, path) for path in checked.composition.explicit)
+    return not is_typed and max(of_bound, default=-1) > max(of_size, default=-1)
 
 
 @rule("E206", *SIZES, "recipes.trainer.num_nodes", source=f"{PAGE}, Elastic Policy")
@@ -253,7 +268,7 @@ def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> It
     checked = planned.checked
     kept = {scale.nodes for scale in checked.sizes}
     dropped = [str(scale.nodes) for scale in checked.scales if scale.nodes not in kept]
-    if dropped and bounds_moved(checked):
+    if dropped:
         what = f"size {dropped[0]} is" if len(dropped) == 1 else f"sizes {', '.join(dropped)} are"
         yield notice(f"{what} outside the bounds that you set: left out")
 
@@ -262,7 +277,7 @@ def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> It
 def max_nodes_adds_no_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """max_nodes alone adds no size where a table lists the sizes, or a step leads past it."""
     checked, largest = planned.checked, planned.job.scales[-1].nodes
-    if checked.elastic and checked.is_explicit(f"{POLICY}.max_nodes"):
+    if checked.elastic and checked.composition.is_given(f"{POLICY}.max_nodes"):
         limit = checked.elastic.max_nodes
         if limit > largest:
             yield notice(f"the largest size is {largest} nodes; max_nodes={limit} adds none")

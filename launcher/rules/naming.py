@@ -79,7 +79,7 @@ def paths_are_empty(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Noti
     checked = planned.checked
     paths = [key for key in checked.recipe.keys.left_to_image if get(checked.composition.tree["recipes"], key) == ""]
     empty = [path.removeprefix("training_config.") for path in paths]
-    if empty and described(checked.backend).files.has_containers and checked.trainer != OPEN:
+    if empty and checked.is_in_container and checked.trainer != OPEN:
         verb = "is" if len(empty) == 1 else "are"
         yield notice(f"{', '.join(empty)} {verb} empty: the container's own default applies")
 

@@ -60,7 +60,7 @@ def open_trainer_rehearses(checked: CheckedRecipe, problem: MakeProblem) -> Iter
 def open_trainer_has_an_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """The published image does not have the open trainer, which runs in an image that you build."""
     image, backend = checked.launch.container, described(checked.backend)
-    needs_image = not backend.runs_here and (backend.files.has_containers or bool(image))
+    needs_image = not backend.runs_here and checked.is_in_container
     if checked.trainer != OPEN or not needs_image or (image and not is_published_image(image)):
         return
     message = "the open trainer runs in an image of your own" + ("; this is the published one" if image else "")

@@ -17,6 +17,7 @@ from launcher.model.base_model import (
     Model,
     NonNegative32,
     Positive32,
+    StartCommand,
     default,
     options_of,
 )
@@ -310,7 +311,7 @@ class Settings(ClusterOptions):
     runtime: Literal["image", "launcher"] = default("image")
     """How the container starts: image, like the recipe's published image; launcher, like an image that recipes
     container built, with your code and this launcher's runtime."""
-    command: Listed[Word] | None = default(None)
+    command: StartCommand[Word] | None = default(None)
     """Words that replace the image's start command, or the program of a Ray job. The variables that the command would
     read are still set."""
     security_context: SecurityContext | None = default(None)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from launcher.model.base_model import ClusterOptions, HasOptions, Listed, Model, default, options_of
+from launcher.model.base_model import ClusterOptions, HasOptions, Listed, Model, StartCommand, default, options_of
 
 PositiveSeconds = Annotated[float, Field(gt=0, le=1e7)]
 
@@ -33,7 +33,7 @@ class Hang(Model):
 class Settings(ClusterOptions):
     """Every key of cluster=local. Events are typed with their scenario: their models cost every launch 30 ms."""
 
-    command: Listed[str] | None = default(None)
+    command: StartCommand[str] | None = default(None)
     """Words after the agent's options, such as your own script and its arguments; null trains with the family's
     own program."""
     container_mounts: Listed[str] | None = default(None)

@@ -7,8 +7,8 @@ from pydantic import AfterValidator, Field
 from launcher.model.base_model import (
     ClusterOptions,
     HasOptions,
-    Listed,
     NonNegativeInt,
+    StartCommand,
     TextForm,
     default,
     options_of,
@@ -36,7 +36,7 @@ class Settings(ClusterOptions):
     working_dir: Annotated[str, Field(min_length=1)] | None = default(None, is_required=False)
     """Folder of this machine with your code, which is copied to the cluster when the job is submitted, without
     what its .gitignore files name. The program starts in it. null copies the configurations alone."""
-    command: Listed[str] | None = default(None)
+    command: StartCommand[str] | None = default(None)
     """Words that replace the family's program; bundle:configs is the folder of the configurations."""
     entrypoint_num_cpus: Amount | None = default(None, is_required=False)
     """CPUs reserved for the driver, beside what it starts. null reserves none: it starts on the head."""

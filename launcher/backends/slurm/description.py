@@ -20,6 +20,12 @@ class _Files(Files["Settings"]):
     """A container, if there is one, sees the folders of the file system that it is given."""
     has_revisions: ClassVar[bool] = True
 
+    def in_container(self, options: "Settings", image: str | None) -> bool:
+        """Return whether a container runtime starts the processes."""
+        from launcher.backends.slurm.options import runtime_of
+
+        return runtime_of(options.container_runtime, image) != "none"
+
     def are_shared(self, options: "Settings") -> bool:
         """Return whether the job is launched on a login node."""
         return not options.ssh
