@@ -356,3 +356,24 @@ def test_what_this_machine_cannot_see_has_a_remedy_that_names_the_recipe_or_the_
     recipe = SFT.removeprefix("recipes=")
     assert found["data"] == f"recipes data FILE --recipe {recipe} shows what is trained of a copy"
     assert found["image"] == "container=<the image in us-east-1>"
+
+
+# The text of the tiny model
+
+
+@pytest.mark.parametrize(
+    ("cluster", "path", "state", "message"),
+    [
+        ("local", "builtin:tiny_corpus.txt", "ok", "ships with the runtime"),
+        ("local", "/dev/null", "ok", "is readable"),
+        ("local", "/nowhere/corpus.txt", "E116", "does not exist or is not readable"),
+        ("k8s", "/nowhere/corpus.txt", "unknown", "is read where the job runs"),
+    ],
+)
+def test_the_text_of_a_recipe_with_a_trainer_of_its_own_exists_where_it_can_be_seen(
+    prepared, cluster, path, state, message
+):
+    given = {"container": "me/image:1", "instance_type": "ml.m5.2xlarge"} if cluster == "k8s" else {}
+    values = {TRAIN: path, MODEL: None, **given}
+    (found,) = asked(prepared(cluster, "recipes=training/tiny/tiny_lm_cpu", **values), inputs.DATA)
+    assert found[0] == state and message in found[-1]

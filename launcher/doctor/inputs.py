@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.common import variables
+from launcher.common.names import BUILTIN_DATA
 from launcher.common.problems import Problem
 from launcher.common.texts import first_of
 from launcher.model import aws_regions, family_registry
@@ -23,6 +24,7 @@ _SAMPLES = 200
 _HUB_S = 10.0
 _IN_CONTAINER = "/opt/ml/"
 _CONFIG = "config.json"
+_TEXT = "training_config.datasets.train_data.file_path"
 _SERVER_FAILS = 500
 _LATER = (408, 429)
 """Statuses of the Hub by which it does not answer: failures of the server, timeouts, too many requests."""
@@ -38,6 +40,8 @@ def questions(prepared: Prepared) -> Iterator[Question]:
         training: Mapping[str, Any] = given.trained(job.scales[0].config)["training_config"]
         yield Question(DATA, partial(_data, job, given, training))
         yield Question(MODEL, partial(_model, job, given, training))
+    elif text := get(job.recipe_tree, _TEXT):
+        yield Question(DATA, lambda: [_text(job, text)])
     if job.image and not described(job.backend).runs_here:
         yield Question(IMAGE, partial(_image, job, job.image))
     if _read_here(job) or notified(job.config):
@@ -50,6 +54,18 @@ def is_here(job: JobSpec, path: str) -> bool:
     if path.startswith(_IN_CONTAINER) or "://" in path:
         return False
     return backend.files.are_shared(job.settings) or (backend.runs_here and os.path.isabs(path))
+
+
+def _text(job: JobSpec, path: str) -> Answer:
+    """Return whether the text that a recipe's own trainer learns exists."""
+    if path.startswith(BUILTIN_DATA):
+        return ok(DATA, f"{path} ships with the runtime")
+    if not is_here(job, path):
+        return unknown(DATA, f"{path} is read where the job runs, which this machine does not see")
+    if os.access(job.cwd / path, os.R_OK):
+        return ok(DATA, f"{path} is readable")
+    message = "does not exist or is not readable"
+    return Problem("E116", f"recipes.{_TEXT}", message, value=path, remedy="correct the path")
 
 
 def _data(job: JobSpec, given: OpenRecipe, training: Mapping[str, Any]) -> Iterator[Answer]:

@@ -29,6 +29,7 @@ from launcher.operator.stacks import SlowJob
 from launcher.operator.state_machine import advance, begin
 from launcher.operator.stop_signals import Interrupts
 from launcher.operator.types import (
+    Cause,
     Command,
     DropNodes,
     Event,
@@ -37,12 +38,13 @@ from launcher.operator.types import (
     MachineState,
     Observation,
     Phase,
+    RecordStart,
     Report,
     SpawnNodes,
     StartWorkers,
     StopWorkers,
 )
-from launcher.operator.worker_logs import explain
+from launcher.operator.worker_logs import count_logs_as, explain
 
 EXIT_FAILED = 3
 
@@ -296,8 +298,8 @@ class Operator:
     def _execute(self, command: Command) -> tuple[Fault, ...]:
         match command:
             case Event(kind, message, fields, cause_s):
-                cause = {} if cause_s is None else {"cause_time": time.time() - (self._now_s - cause_s)}
-                self._events.add(kind, message, {**fields, **cause})
+                cause = {} if cause_s is None else {"cause_time": self._time_of(cause_s)}
+                self._events.add(kind, f"{message}{self._error_of(kind, fields)}", {**fields, **cause})
             case SpawnNodes(nodes):
                 for node in nodes:
                     self._fleet.spawn(node)
@@ -308,10 +310,36 @@ class Operator:
             case StopWorkers():
                 return self._fleet.stop(command)
             case StartWorkers():
-                attempt = Attempt(command.attempt, command.nodes[0], command.nodes, time.time())
-                self._snapshot = replace(self._snapshot, attempts=(*self._snapshot.attempts, attempt))
+                self._record(Attempt(command.attempt, command.nodes[0], command.nodes, time.time()))
                 return self._fleet.start(command)
+            case RecordStart(nodes, number, since_s):
+                attempt = Attempt(number, nodes[0], nodes, self._time_of(since_s))
+                for node in set(nodes) - self._taken_part:
+                    count_logs_as(self._run_dir, node, attempt)
+                self._record(attempt)
         return ()
+
+    @property
+    def _taken_part(self) -> set[int]:
+        """Nodes whose workers were started."""
+        return {node for attempt in self._snapshot.attempts for node in attempt.nodes}
+
+    def _record(self, attempt: Attempt) -> None:
+        self._snapshot = replace(self._snapshot, attempts=(*self._snapshot.attempts, attempt))
+
+    def _time_of(self, moment_s: float) -> float:
+        """Return a moment of the job's clock in seconds since the epoch."""
+        return time.time() - (self._now_s - moment_s)
+
+    def _error_of(self, kind: str, fields: Mapping[str, object]) -> str:
+        """Return the first error of a node's workers that failed before they took part; "" for other events."""
+        node = fields.get("node")
+        is_of_worker = kind == "fault" and fields["cause"] == Cause.WORKER
+        if not is_of_worker or not isinstance(node, int) or node in self._taken_part:
+            return ""
+        alone = Attempt(0, node, (node,), self._launched)  # the agent counts its starts from 0
+        failure = self._find((alone,), ())
+        return f": {failure.first_error.text}" if failure else ""
 
     def _end(self) -> int:
         machine = self._machine
@@ -321,7 +349,7 @@ class Operator:
         verdict = machine.verdict or JobState.FAILED
         exit_code, message, failure = 0, "completed", None
         if verdict is JobState.FAILED:
-            exit_code, failure = EXIT_FAILED, self._failure()
+            exit_code, failure = EXIT_FAILED, self._find(self._snapshot.attempts, machine.faults)
             rank = failure.first_error.rank if failure else None
             attempts, processes = self._snapshot.attempts, self._job.nproc_per_node
             message = explain(machine.faults, self._run_dir, attempts, processes, rank)
@@ -345,11 +373,10 @@ class Operator:
         self._publish(verdict, 0, message, exit_code=exit_code)
         return exit_code
 
-    def _failure(self) -> Failure | None:
+    def _find(self, attempts: tuple[Attempt, ...], faults: tuple[Fault, ...]) -> Failure | None:
         oom_kills = max(0, failures.oom_kills() - self._oom_kills)
-        attempts, processes = self._snapshot.attempts, self._job.nproc_per_node
         try:
-            return failures.find(self._run_dir, attempts, processes, self._machine.faults, oom_kills)
+            return failures.find(self._run_dir, attempts, self._job.nproc_per_node, faults, oom_kills)
         except OSError as error:  # a log that was removed
             _log.error("its logs were not searched for the cause: %s", error)
             return None

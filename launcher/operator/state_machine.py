@@ -33,6 +33,7 @@ from launcher.operator.types import (
     Observation,
     Phase,
     Policy,
+    RecordStart,
     SpawnNodes,
     StartWorkers,
     StopWorkers,
@@ -103,18 +104,15 @@ def _holders(machine: MachineState) -> int:
 
 
 def _start(machine: MachineState, observation: Observation) -> Step:
-    size = len(machine.nodes)
-    fields = {"attempt": machine.attempt, "nodes": machine.nodes, "size": size}
     running = replace(
         machine.enter(Phase.RUNNING, observation.now_s),
-        size=size,
+        size=len(machine.nodes),
         is_unsaved=False,
         scale_up_requested_at_s=None,
         fault_since_s=None,
         faults=(),
     )
-    event = Event("starting", f"starting on {counted(size, 'node')}", fields)
-    return running, (event, StartWorkers(machine.nodes, machine.attempt, machine.progress))
+    return running, (_start_event(machine), StartWorkers(machine.nodes, machine.attempt, machine.progress))
 
 
 def _prepare_fewer(machine: MachineState, observation: Observation, size: int) -> Step:
@@ -132,22 +130,32 @@ def _prepare_fewer(machine: MachineState, observation: Observation, size: int) -
 
 
 def _replace_unready(machine: MachineState, observation: Observation) -> Step:
-    """Replace the nodes whose agents ended, or took too long, before they were ready."""
+    """Replace the nodes whose agents ended or took too long, or whose workers failed, before they were ready."""
     is_late = observation.now_s - machine.since_s > READY_TIMEOUT_S
-    unready = observation.unready(machine.nodes) if is_late else ()
-    faults = sorted(observation.lost(machine.nodes) + unready, key=lambda fault: machine.nodes.index(fault.node))
+    faults = observation.unfit(machine.nodes, is_late=is_late)
     if not faults:
         return machine, ()
     events = tuple(map(fault_event, faults))
     machine = _count_fault(machine, observation)
-    if _is_hopeless(machine) or (is_late and machine.attempt == 0):
-        return machine.end(observation.now_s, JobState.FAILED, *faults), events
+    # A worker that has not joined the others does not fail with them: whatever has failed did so by itself.
+    if _is_for_good(machine, faults, observation) or (is_late and machine.attempt == 0):
+        ended = machine.end(observation.now_s, JobState.FAILED, *faults)
+        if not any(fault.cause is Cause.WORKER for fault in faults):
+            return ended, events
+        start = RecordStart(machine.nodes, machine.attempt, machine.since_s)
+        return ended, (_start_event(machine, "a worker failed before the start", machine.since_s), *events, start)
     failed = tuple(fault.node for fault in faults)
     machine, spawn = _spawn(machine, len(failed))
     new = iter(spawn.nodes)
     nodes = tuple(next(new) if node in failed else node for node in machine.nodes)
     machine = replace(machine.enter(Phase.PREPARING, observation.now_s), nodes=nodes)
     return machine, (*events, *_kill(failed), spawn)
+
+
+def _start_event(machine: MachineState, words: str = "starting", cause_s: float | None = None) -> Event:
+    size = len(machine.nodes)
+    fields = {"attempt": machine.attempt, "nodes": machine.nodes, "size": size}
+    return Event("starting", f"{words} on {counted(size, 'node')}", fields, cause_s)
 
 
 def _run(machine: MachineState, observation: Observation, policy: Policy) -> Step:
@@ -198,7 +206,7 @@ def _await_warming(
     """Stop the workers once the new nodes are ready; give up the new nodes if one fails or is late."""
     is_late = observation.now_s - since_s > READY_TIMEOUT_S
     still_fits = size == len(machine.nodes + machine.warming) and not is_late
-    if not still_fits or observation.lost(machine.warming):
+    if not still_fits or observation.unfit(machine.warming):
         # What is left of the request starts again from here.
         machine = replace(machine, scale_up_requested_at_s=observation.now_s)
         return _abandon_warming(machine, observation, is_late=is_late)
@@ -212,7 +220,7 @@ def _abandon_warming(machine: MachineState, observation: Observation, *, is_late
     """Give up the new nodes: the capacity for them is gone, or one failed or, if `is_late`, is not ready."""
     if not machine.warming:
         return machine, ()
-    faults = observation.lost(machine.warming) + (observation.unready(machine.warming) if is_late else ())
+    faults = observation.unfit(machine.warming, is_late=is_late)
     message = "a new node failed before it took part" if faults else "the new nodes are no longer needed"
     event = Event("abandoned", message, {"nodes": machine.warming})
     events = (*(fault_event(fault, warming=True) for fault in faults), event)
@@ -229,7 +237,7 @@ def _settle(machine: MachineState, observation: Observation, policy: Policy) -> 
         return machine, events
     faults = machine.faults
     machine = _count_fault(machine, observation)
-    if _is_hopeless(machine) or _fails_at_start(faults, observation) or any(fault.is_final for fault in faults):
+    if _is_for_good(machine, faults, observation):
         return machine.end(observation.now_s, JobState.FAILED, *faults), events
     unfit = tuple(fault.node for fault in faults if fault.cause in (Cause.SILENT, Cause.DISOBEDIENT))
     # A second fault at the same step may lie in the state that the workers keep.
@@ -246,8 +254,10 @@ def _settle(machine: MachineState, observation: Observation, policy: Policy) -> 
     return machine, (*events, recovery, *_kill(unfit), stop, command)
 
 
-def _is_hopeless(machine: MachineState) -> bool:
-    return machine.faults_without_progress > MAX_FAULTS_WITHOUT_PROGRESS
+def _is_for_good(machine: MachineState, faults: tuple[Fault, ...], observation: Observation) -> bool:
+    """Return whether these faults, the last of which is counted, end the job."""
+    is_hopeless = machine.faults_without_progress > MAX_FAULTS_WITHOUT_PROGRESS
+    return is_hopeless or _fails_at_start(faults, observation) or any(fault.is_final for fault in faults)
 
 
 def _fails_at_start(faults: tuple[Fault, ...], observation: Observation) -> bool:
@@ -417,13 +427,10 @@ def _spawn(machine: MachineState, count: int) -> tuple[MachineState, SpawnNodes]
 
 
 def _faults(machine: MachineState, observation: Observation) -> tuple[Fault, ...]:
-    faults = observation.lost(machine.nodes)
-    for node in machine.nodes:
-        report = observation.report(node)
-        if report.status and report.status.state is AgentState.FAULTED:
-            faults += (Fault(node, Cause.WORKER, report.status.message),)
-        elif report.alive and report.silent_s > SILENCE_TIMEOUT_S:
-            faults += (Fault(node, Cause.SILENT),)
+    alive = observation.alive(machine.nodes)
+    silent = (node for node in alive if observation.report(node).silent_s > SILENCE_TIMEOUT_S)
+    faults = observation.lost(machine.nodes) + observation.crashed(machine.nodes)
+    faults += tuple(Fault(node, Cause.SILENT) for node in silent)
     if observation.hang and not faults:
         faults = (Fault(-1, Cause.HANG, observation.hang, observation.lagging),)
     return faults

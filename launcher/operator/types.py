@@ -205,6 +205,21 @@ class Observation:
         """Return a fault for each of `nodes` whose process no longer exists."""
         return tuple(Fault(node, Cause.LOST) for node in nodes if not self.report(node).alive)
 
+    def crashed(self, nodes: tuple[int, ...]) -> tuple[Fault, ...]:
+        """Return a fault for each of `nodes` whose agent reports that a worker failed."""
+        asked = ((node, self.report(node).status) for node in nodes)
+        return tuple(
+            Fault(node, Cause.WORKER, status.message)
+            for node, status in asked
+            if status and status.state is AgentState.FAULTED
+        )
+
+    def unfit(self, nodes: tuple[int, ...], *, is_late: bool = False) -> tuple[Fault, ...]:
+        """Return a fault for each of `nodes` that will not be ready for a start or, if `is_late`, is not yet."""
+        found = {fault.node: fault for fault in self.unready(nodes)} if is_late else {}
+        found |= {fault.node: fault for fault in (*self.crashed(nodes), *self.lost(nodes))}
+        return tuple(found[node] for node in nodes if node in found)
+
     def unready(self, nodes: tuple[int, ...]) -> tuple[Fault, ...]:
         """Return a fault for each of `nodes` that is alive and whose agent is not ready."""
         return tuple(Fault(node, Cause.UNREADY) for node in self.alive(nodes) if not self.all_ready((node,)))
@@ -245,6 +260,19 @@ class StartWorkers:
     nodes: tuple[int, ...]
     attempt: int
     progress: AgentProgress = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordStart:
+    """Record a start that came to nothing, so that what its workers wrote is found: one of them failed before it.
+
+    Args:
+        since_s: When the job began to prepare it, on the clock of `Observation`.
+    """
+
+    nodes: tuple[int, ...]
+    attempt: int
+    since_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +326,7 @@ class Event:
     cause_s: float | None = None
 
 
-Command = StartWorkers | StopWorkers | SpawnNodes | DropNodes | KillNodes | Event
+Command = StartWorkers | RecordStart | StopWorkers | SpawnNodes | DropNodes | KillNodes | Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@
 Source: torch.distributed.elastic.multiprocessing.api, DefaultLogsSpecs.reify.
 """
 
+import contextlib
 import itertools
 import math
 import re
@@ -62,6 +63,14 @@ def worker_log(
     written = [(seen.st_mtime, path) for seen, path in every if stat.S_ISREG(seen.st_mode)]  # a pipe has no end
     found = [each for each in written if attempt.started - _CLOCK_GRAIN_S <= each[0] <= until_s]
     return max(found)[1] if found else None
+
+
+def count_logs_as(run_dir: Path, node: int, attempt: Attempt) -> None:
+    """Let what the workers of a new node wrote be that of an attempt; its agent counts its starts from 0."""
+    for folder in node_logs(run_dir, node).glob("*/attempt_0"):
+        if folder.stat().st_mtime >= attempt.started - _CLOCK_GRAIN_S:
+            with contextlib.suppress(OSError):  # those of the attempt exist
+                folder.rename(folder.with_name(f"attempt_{attempt.number}"))
 
 
 def tail(path: Path | None, num_lines: int = TAIL_LINES) -> str:
@@ -190,10 +199,11 @@ def read_launch(bundle_dir: Path, number: int, selection: LogSelection) -> Itera
     records = LaunchReader(bundle_dir / RUN_DIR)
     refuse_unknown_launch(number, records.num_launches())
     events, until_s = records.events(number)
-    starts = [event for event in events if event.kind == "starting"]
+    starts = [(event.fields, event.time) for event in events if event.kind == "starting"]
     attempts = tuple(
-        Attempt(each.fields["attempt"], each.fields["nodes"][0], tuple(each.fields["nodes"]), each.time)
-        for each in starts
+        # A start that came to nothing is dated from its preparation.
+        Attempt(each["attempt"], each["nodes"][0], tuple(each["nodes"]), each.get("cause_time", time_s))
+        for each, time_s in starts
     )
     return read_logs(bundle_dir, selection, follow=False, attempts=lambda: (attempts, True), until_s=until_s)
 

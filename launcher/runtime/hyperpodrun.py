@@ -6,10 +6,14 @@ the agent its own default of 30 s between SIGTERM and SIGKILL as if it had been 
 
 The agent checks ten times a second whether a command has come and whether a worker has ended. A restart of the
 workers meets three such pauses, which are shorter here.
+
+In its in-process mode the agent does not check at all until its workers are at the barrier: it would wait in vain for
+one that ended before, such as by an error of its script. Here that is a fault like any other.
 """
 
 import contextlib
 import os
+import queue
 import signal
 import time
 from typing import TYPE_CHECKING
@@ -18,17 +22,24 @@ from launcher.runtime.imports import without_collections
 
 with without_collections():
     from hyperpod_elastic_agent.elastic_agent.hyperpod_elastic_agent import HyperPodElasticAgent
+    from hyperpod_elastic_agent.elastic_agent.ipr_hyperpod_elastic_agent import IPRHyperPodElasticAgent
+    from hyperpod_elastic_agent.ipc import HyperPodPLRException
     from hyperpod_elastic_agent.pcontext.pcontext import HyperpodSubprocessContext
     from hyperpod_elastic_agent.run import add_additional_hyperpod_args, register_hyperpod_rendezvous, run
+    from hyperpod_elastic_agent.server import AgentState
+    from torch.distributed.elastic.agent.server.api import WorkerState
     from torch.distributed.run import get_args_parser
 
 if TYPE_CHECKING:
+    from torch.distributed.elastic.agent.server.api import WorkerSpec
     from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
 
 MONITOR_INTERVAL_S = 0.02
 """Default of `--monitor-interval`. A look at the workers takes 0.1 ms."""
 
 _EXIT_POLL_S = 0.01
+_BARRIER_POLL_S = 0.1
+_on_success = IPRHyperPodElasticAgent._handle_succeeded_state
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -48,7 +59,49 @@ def main(argv: list[str] | None = None) -> None:
     timeout = property(lambda _: args.shutdown_timeout, lambda *_: None)
     setattr(HyperPodElasticAgent, "_shutdown_timeout", timeout)  # noqa: B010 a property where torch has an int
     setattr(HyperpodSubprocessContext, "_close_single", staticmethod(close_worker))  # noqa: B010 a method
+    setattr(IPRHyperPodElasticAgent, "_handle_succeeded_state", on_success)  # noqa: B010 a method
     run(args)
+
+
+def on_success(agent: IPRHyperPodElasticAgent, role: str, spec: "WorkerSpec") -> None:
+    """Start the workers of a new agent, which is ready once they wait at the barrier.
+
+    Source: hyperpod_elastic_agent 1.1.3, IPRHyperPodElasticAgent._handle_succeeded_state, which this replaces.
+    """
+    if agent._agent_state != AgentState.INIT:
+        _on_success(agent, role, spec)
+        return
+    next(agent._training_stages_gen)
+    agent.stop_log_monitoring(clear_log_monitoring_configuration=False)
+    if await_barrier(agent):
+        agent.set_agent_state(AgentState.READY)
+
+
+def await_barrier(agent: IPRHyperPodElasticAgent) -> bool:
+    """Return whether the workers are at the barrier, or have all completed without it, as a program may.
+
+    False once one has failed, or the agent is to stop: its own loop acts on that.
+
+    Raises:
+        HyperPodPLRException: They took longer than `--inprocess-timeout`: the agent starts them anew.
+
+    Source: hyperpod_elastic_agent 1.1.3, InProcessRestartSocketServer.get_ranks_at_barrier, which this replaces.
+    """
+    server, missing = agent._ipc_server, set(agent._ipc_server._local_ranks)
+    deadline = time.monotonic() + (agent.inprocess_timeout or float("inf"))
+    while missing:
+        state = agent._monitor_workers(agent._worker_group).state
+        if state is WorkerState.SUCCEEDED:
+            return True
+        if state is WorkerState.FAILED or agent._process_level_start or agent._agent_state != AgentState.INIT:
+            return False
+        if time.monotonic() > deadline:
+            raise HyperPodPLRException(f"not at the barrier in {agent.inprocess_timeout} s: local ranks {missing}")
+        with contextlib.suppress(queue.Empty):
+            _, message = server._clients_ready_queue.get(timeout=_BARRIER_POLL_S)
+            missing.discard(message["local_rank"])
+            server.ipc_wg.notify_rank_at_barrier(message["local_rank"])
+    return True
 
 
 def close_worker(handler: "SubprocessHandler", death_sig: signal.Signals, timeout: float = 15.0) -> None:

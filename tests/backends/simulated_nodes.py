@@ -54,6 +54,7 @@ class Luck:
     falls: float
     crashes: float
     is_mute: float
+    fails_young: float = 0
 
 
 class Clock:
@@ -92,6 +93,7 @@ class FakeNode:
     progress: dict = field(default_factory=dict)
     keeps: bool = False
     is_own_fall: bool = False
+    message: str = ""
 
     @property
     def has_workers(self):
@@ -101,7 +103,7 @@ class FakeNode:
         """Bring the node to the present."""
         self.is_alive = self.is_alive and now < self.dies_at
         if self.state is AgentState.INIT and now >= self.ready_at:
-            self.state = AgentState.READY
+            self.state = AgentState.FAULTED if self.message else AgentState.READY
         if self.state is AgentState.STOPPING and now >= self.stopped_at:
             self.state = AgentState.READY
         if self.state is AgentState.RUNNING and now >= self.falls_at:
@@ -298,6 +300,8 @@ class World:
         self.drop([index])
         node = FakeNode(index, self.clock.now + self.rng.uniform(1, 9))
         node.is_hung = self.rng.random() < self.luck.hangs_young
+        if self.luck.fails_young and self.rng.random() < self.luck.fails_young:
+            node.message = f"Local Rank 0 exited with code {self.rng.choice([-9, -256])}"
         if self.rng.random() < self.luck.dies_young:
             node.dies_at = self.clock.now + self.rng.uniform(0, 12)
         self.nodes[index], self.heard[index] = node, self.clock.now
@@ -310,7 +314,7 @@ class World:
             return Report(alive=False, status=None)
         status = None
         if not (node.is_hung or self.rng.random() < self.luck.is_mute or node.dies_at < math.inf):
-            status = AgentStatus(node.state, "", node.progress, self.job.stays)
+            status = AgentStatus(node.state, node.message, node.progress, self.job.stays)
             self.heard[node.index] = self.clock.now
             self.told_step = max(self.told_step, progress_step(node.progress))
         return Report(True, status, self.clock.now - self.heard[node.index])

@@ -25,7 +25,15 @@ from launcher.operator.processes import LOOPBACK, port_of, reserve_port
 from launcher.operator.snapshot import Attempt, Snapshot, note_stop, publish, read_snapshot, stop_reason
 from launcher.operator.state_machine import Cause, Fault
 from launcher.operator.types import FailedWorker, Policy, failed_workers
-from launcher.operator.worker_logs import explain, follow_attempts, read_launch, read_logs, tail
+from launcher.operator.worker_logs import (
+    count_logs_as,
+    explain,
+    follow_attempts,
+    read_launch,
+    read_logs,
+    tail,
+    worker_log,
+)
 
 ROOT = Path(__file__).parents[2]
 NODE = [sys.executable, "-m", "launcher.backends.local.node"]
@@ -227,6 +235,18 @@ def test_the_rank_that_wrote_its_last_word_first_is_named(tmp_path):
     )
     text = explain(faults, tmp_path, (Attempt(2, 4, (4, 7), now),), nproc_per_node=2)
     assert text == "rank 3 (node 7, local rank 1) exited with code 1:\nTraceback\nValueError: bad sample"
+
+
+def test_the_logs_of_a_new_node_that_never_took_part_count_as_those_of_the_attempt(tmp_path):
+    now = time.time()
+    for number in (0, 1):  # the agent of node 1 was asked to count on
+        worker_file(tmp_path, number, number, 0, "stderr.log", "no such corpus\n", now)
+    attempt = Attempt(1, 0, (0, 1), now)
+    for node in attempt.nodes:
+        count_logs_as(tmp_path, node, attempt)
+        assert tail(worker_log(tmp_path, attempt, node, 0, "stderr.log")) == "no such corpus"
+    count_logs_as(tmp_path, 0, Attempt(2, 0, (0,), now + 100.0))
+    assert worker_log(tmp_path, attempt, 0, 0, "stderr.log"), "they are those of an earlier launch"
 
 
 def test_a_lost_node_outranks_the_workers_that_missed_it(tmp_path):

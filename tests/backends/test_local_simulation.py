@@ -33,6 +33,7 @@ from launcher.operator.types import (
     Event,
     Phase,
     Policy,
+    RecordStart,
     SpawnNodes,
     StartWorkers,
 )
@@ -115,6 +116,8 @@ class Watch:
     def _check_order(self, command, before, after, observation, policy):
         if isinstance(command, SpawnNodes):
             assert len(after.nodes + after.warming) <= policy.fit(observation.capacity)
+        if isinstance(command, RecordStart):
+            self.sizes.append(len(command.nodes))
         if isinstance(command, StartWorkers):
             # Workers with the only copy of the last steps start again first, whatever the capacity.
             most = max(observation.capacity, min(before.target, before.size) if before.is_unsaved else 0)
@@ -133,7 +136,8 @@ class Watch:
         if after.faults[0].cause is Cause.NO_CAPACITY:
             assert observation.is_stuck and not policy.fit(observation.capacity)
         elif self.faults_without_progress <= MAX_FAULTS_WITHOUT_PROGRESS:
-            is_hopeless = observation.step == 0 and before.phase is Phase.SETTLING
+            is_hopeless = observation.step == 0 and before.phase in (Phase.SETTLING, Phase.PREPARING)
+            is_hopeless = is_hopeless and all(fault.cause is Cause.WORKER for fault in after.faults)
             never_ready = before.attempt == 0 and observation.now_s - before.since_s > READY_TIMEOUT_S
             assert is_hopeless or never_ready, "it gives up too early"
 
@@ -290,6 +294,7 @@ LUCK = st.builds(
     falls=st.sampled_from([0, 0, 0.01]),
     crashes=st.sampled_from([0, 0, 0.01]),
     is_mute=st.sampled_from([0, 0.05]),
+    fails_young=st.sampled_from([0, 0, 0.2]),
 )
 
 

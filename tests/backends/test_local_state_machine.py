@@ -26,6 +26,7 @@ from launcher.operator.types import (
     Observation,
     Phase,
     Policy,
+    RecordStart,
     Report,
     SpawnNodes,
     StartWorkers,
@@ -121,6 +122,35 @@ def test_a_node_that_is_lost_before_the_first_start_is_waited_for_and_then_gone_
     assert (back.nodes, acts) == ((1, 2), (SpawnNodes((2,)),))
 
 
+EXITED, KILLED = "Local Rank 1 exited with code -256", "Local Rank 0 exited with code -9"
+
+
+@pytest.mark.parametrize(
+    ("message", "step_done", "fields"),
+    [(EXITED, 0, {}), (KILLED, 7, {"faults_without_progress": MAX_FAULTS_WITHOUT_PROGRESS, "fault_step": 7})],
+    ids=["by-itself-before-the-first-step", "again-and-again"],
+)
+def test_a_worker_that_fails_before_the_start_ends_the_job_at_once_as_in_training(message, step_done, fields):
+    preparing = machine(Phase.PREPARING, attempt=2, **fields)
+    ended, acts, _ = step(preparing, observation(READY, report(FAULTED, message), step=step_done))
+    assert (ended.verdict, ended.faults) == (JobState.FAILED, (Fault(1, Cause.WORKER, message),))
+    assert acts == (RecordStart((0, 1), 2, 100.0),)
+
+
+def test_a_start_that_comes_to_nothing_is_an_attempt_with_its_fault():
+    _, commands = advance(machine(Phase.PREPARING), observation(None, report(FAULTED, EXITED)), POLICY)
+    starting, fault, _ = commands
+    assert (starting.kind, starting.fields["attempt"], starting.fields["nodes"]) == ("starting", 0, (0, 1))
+    assert (starting.cause_s, fault.kind, fault.fields["node"]) == (100.0, "fault", 1)
+
+
+@pytest.mark.parametrize(("message", "step_done"), [(KILLED, 0), (EXITED, 7)], ids=["killed", "after-a-step"])
+def test_a_node_whose_worker_fails_before_the_start_is_replaced_where_a_restart_may_help(message, step_done):
+    again, acts, _ = step(machine(Phase.PREPARING), observation(READY, report(FAULTED, message), step=step_done))
+    assert (again.phase, again.nodes, again.faults_without_progress) == (Phase.PREPARING, (0, 2), 1)
+    assert acts == (KillNodes((1,)), SpawnNodes((2,)))
+
+
 def test_a_job_is_completed_only_when_every_agent_says_so():
     going, acts, _ = step(machine(Phase.RUNNING), observation(COMPLETED, RUNNING))
     assert (going.phase, acts) == (Phase.RUNNING, ())
@@ -185,9 +215,10 @@ def test_a_restarted_job_snoozes_before_it_grows():
     [
         observation(RUNNING, RUNNING, READY, None, capacity=2),
         observation(RUNNING, RUNNING, READY, GONE, capacity=4),
+        observation(RUNNING, RUNNING, READY, report(FAULTED, EXITED), capacity=4),
         observation(RUNNING, RUNNING, READY, None, capacity=4, now_s=NOW + READY_TIMEOUT_S + 1),
     ],
-    ids=["capacity-gone", "new-node-died", "new-node-never-ready"],
+    ids=["capacity-gone", "new-node-died", "worker-of-new-node-failed", "new-node-never-ready"],
 )
 def test_warming_nodes_that_are_of_no_use_are_dropped(seen):
     warming = machine(Phase.RUNNING, warming=(2, 3), new_node=4, scale_up_requested_at_s=NOW)

@@ -235,6 +235,7 @@ def test_a_job_snoozes_for_exactly_its_seconds():
     [
         (observation(RUNNING, RUNNING, READY, None), (), None),
         (observation(RUNNING, RUNNING, READY, GONE, capacity=4), ((3, Cause.LOST),), NOW),
+        (observation(RUNNING, RUNNING, FAULTED, None, capacity=4), ((2, Cause.WORKER),), NOW),
         (observation(RUNNING, RUNNING, READY, None, capacity=4, now_s=220.5), ((3, Cause.UNREADY),), 220.5),
         (
             observation(RUNNING, RUNNING, GONE, None, capacity=4, now_s=220.5),
@@ -242,14 +243,14 @@ def test_a_job_snoozes_for_exactly_its_seconds():
             220.5,
         ),
     ],
-    ids=["capacity_gone", "lost", "late", "lost_and_late"],
+    ids=["capacity_gone", "lost", "worker_failed", "late", "lost_and_late"],
 )
 def test_new_nodes_are_given_up_with_the_fault_of_each(seen, faults, scale_up_requested_at_s):
     before = machine(Phase.RUNNING, warming=(2, 3), new_node=4, scale_up_requested_at_s=100.0)
     after, commands = advance(before, seen, POLICY)
     assert after == replace(before, warming=(), scale_up_requested_at_s=scale_up_requested_at_s)
     why = "a new node failed before it took part" if faults else "the new nodes are no longer needed"
-    noted = [fault_event(*fault, warming=True) for fault in faults]
+    noted = [fault_event(node, cause, is_own=cause is not Cause.WORKER, warming=True) for node, cause in faults]
     assert commands == (*noted, Event("abandoned", why, {"nodes": (2, 3)}), DropNodes((2, 3)))
 
 
