@@ -165,7 +165,7 @@ def after_options(program: Sequence[str]) -> tuple[str, ...]:
 
     Source: argparse, Arguments containing -, Argument abbreviations; torch.distributed.run: get_args_parser.
     """
-    at = 1 if program[0] == "-m" else 0
+    at = 1 if "-m" in program[:1] else 0
     has_options = any(word.startswith("-") and not word.startswith("--config-") for word in program[at + 1 :])
     is_marked = has_options and not program[at].startswith("-")
     return (*program[:at], "--", *program[at:]) if is_marked else tuple(program)

@@ -210,7 +210,7 @@ def test_an_option_of_sbatch_has_a_value_if_it_needs_one(parameters, fault):
 def test_an_inherited_image_is_no_contradiction_to_a_job_without_a_container():
     given = {"cluster": "slurm", "cluster.container_runtime": "none", "cluster.trainer": "open"}
     (found,) = check("llmft_llama3_1_8b_instruct_seq4k_gpu_sft_lora", overrides=given)
-    assert "E117" in str(found.problems) and "E442" not in str(found.problems)
+    assert [problem.code for problem in found.problems] == ["E116"]  # that the user has given no data
 
 
 def test_an_option_of_sbatch_may_be_left_out_or_have_its_default():
