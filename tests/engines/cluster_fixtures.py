@@ -140,16 +140,18 @@ class Space:
         return sorted(item["metadata"]["name"] for item in self.admin.get(path(kind, self.name))["items"])
 
     def install(self, crd: dict[str, Any]) -> None:
-        """Install a CRD, and wait until its objects are served."""
+        """Install a CRD, and wait until its objects are served, and its kind is listed, which may be later."""
         self.admin.apply(f"{_CRDS}/{crd['metadata']['name']}", crd, "test")
         kind = crd["spec"]["names"]["kind"]
+        version = f"/apis/{crd['spec']['group']}/{crd['spec']['versions'][0]['name']}"
 
-        def serves() -> dict[str, Any] | None:
+        def serves() -> bool:
             try:
-                return self.admin.get(path(kind, self.name))
+                self.admin.get(path(kind, self.name))
+                return kind in (each["kind"] for each in self.admin.get(version)["resources"])
             except ApiError as error:
                 assert error.status == 404
-                return None
+                return False
 
         await_true(serves)
 
