@@ -1,14 +1,13 @@
 """What a key takes, as far as the families and clusters declare it."""
 
 from types import NoneType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from launcher.model import backend_registry, family_registry
-from launcher.model.declared_types import takes_text, takes_words, type_at
 from launcher.model.launch import Launch
-from launcher.model.validation import without_size
+from launcher.model.validation import members, takes_words, type_at, without_size
 
 
 class Takes(NamedTuple):
@@ -34,4 +33,9 @@ def takes(key: str) -> Takes:
         rest = without_size(key)
     known = [type_at(model, (key if models == [Launch] else rest).split(".")) for model in models]
     found = [each for each in known if each not in (None, NoneType)]
-    return Takes(bool(found) and all(map(takes_words, found)), not found or any(map(takes_text, found)))
+    return Takes(bool(found) and all(map(takes_words, found)), not found or any(map(_takes_text, found)))
+
+
+def _takes_text(annotation: Any) -> bool:
+    """Return whether a value of this type may be any text."""
+    return any(member in (str, Any) for member in members(annotation))

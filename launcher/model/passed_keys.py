@@ -9,8 +9,8 @@ from typing import Any
 from launcher.common.problems import Problem
 from launcher.model.composition import Composition
 from launcher.model.config_tree import ABSENT, lookup, prefixes, related
-from launcher.model.recipe import RecipeBase
 from launcher.model.validation import is_field, listed
+from launcher.model.recipe import RecipeBase
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}
 
@@ -32,24 +32,24 @@ def passed_problems(family: type[RecipeBase], composition: Composition) -> Itera
 
     A key inside a published empty mapping is free, as is one that `extra_keys` declares, and any may be null.
     """
-    faulty: list[str] = []
+    faulty: dict[str, list[str]] = {}
     for path, value, published in written(composition) if family.keys.passed else ():
         key = path.removeprefix("recipes.")
-        if not any(related(section, key) for section in family.keys.passed) or is_field(family, key):
+        if not any(related(section, key) for section in family.keys.passed):
+            continue
+        beside = [*lookup(composition.tree, path.rpartition(".")[0])]
+        if is_field(family, key):
             continue
         if published:
             if (kind := _kind(published[-1])) and not _is_of(value, kind):
                 remedy = f"\"{path}='{value}'\"" if kind is str and isinstance(value, int | float) else None
                 yield Problem("E102", path, f"should be {_KINDS[kind]}", value=value, remedy=remedy)
         elif not any(given == {} for above in prefixes(path) for _, given in composition.sources.layers(above)):
-            faulty.append(path)
-    for path in faulty:
+            faulty[path] = beside
+    for path, beside in faulty.items():
         section = path.rpartition(".")[0]
-        beside = [f"{section}.{key}" for key in lookup(composition.tree, section)]
-        known = [each for each in beside if not any(related(each, path) for path in faulty)]
-        yield Problem(
-            "E101", path, "unknown key", allowed=listed([each.removeprefix(f"{section}.") for each in known])
-        )
+        known = [key for key in beside if not any(related(f"{section}.{key}", each) for each in faulty)]
+        yield Problem("E101", path, "unknown key", allowed=listed(known))
 
 
 def _kind(published: Any) -> type | None:
