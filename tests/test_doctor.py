@@ -69,7 +69,7 @@ def test_a_job_that_would_run_has_a_line_for_each_subject_and_nothing_is_written
     assert code == 0 and sorted(here.rglob("*")) == before
     lines = [line.split() for line in out.splitlines()[1:]]
     assert [words[:2] for words in lines] == [
-        ["ok", each] for each in ("recipe", "data", "disk", "memory", "ports", "versions", "tracking")
+        ["ok", each] for each in ("recipe", "disk", "memory", "ports", "versions", "tracking")
     ]
 
 

@@ -364,7 +364,6 @@ def test_what_this_machine_cannot_see_has_a_remedy_that_names_the_recipe_or_the_
 @pytest.mark.parametrize(
     ("cluster", "path", "state", "message"),
     [
-        ("local", "builtin:tiny_corpus.txt", "ok", "ships with the runtime"),
         ("local", "/dev/null", "ok", "is readable"),
         ("local", "/nowhere/corpus.txt", "E116", "does not exist or is not readable"),
         ("k8s", "/nowhere/corpus.txt", "unknown", "is read where the job runs"),

@@ -40,7 +40,7 @@ def questions(prepared: Prepared) -> Iterator[Question]:
         training: Mapping[str, Any] = given.trained(job.scales[0].config)["training_config"]
         yield Question(DATA, partial(_data, job, given, training))
         yield Question(MODEL, partial(_model, job, given, training))
-    elif text := get(job.recipe_tree, _TEXT):
+    elif (text := get(job.recipe_tree, _TEXT)) and not text.startswith(BUILTIN_DATA):
         yield Question(DATA, lambda: [_text(job, text)])
     if job.image and not described(job.backend).runs_here:
         yield Question(IMAGE, partial(_image, job, job.image))
@@ -58,8 +58,6 @@ def is_here(job: JobSpec, path: str) -> bool:
 
 def _text(job: JobSpec, path: str) -> Answer:
     """Return whether the text that a recipe's own trainer learns exists."""
-    if path.startswith(BUILTIN_DATA):
-        return ok(DATA, f"{path} ships with the runtime")
     if not is_here(job, path):
         return unknown(DATA, f"{path} is read where the job runs, which this machine does not see")
     if os.access(job.cwd / path, os.R_OK):

@@ -9,8 +9,8 @@ from typing import Any
 from launcher.common.problems import Problem
 from launcher.model.composition import Composition
 from launcher.model.config_tree import ABSENT, lookup, prefixes, related
-from launcher.model.validation import is_field, listed
 from launcher.model.recipe import RecipeBase
+from launcher.model.validation import is_field, listed
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", list: "a list"}
 
