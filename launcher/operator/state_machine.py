@@ -137,8 +137,9 @@ def _replace_unready(machine: MachineState, observation: Observation) -> Step:
         return machine, ()
     events = tuple(map(fault_event, faults))
     machine = _count_fault(machine, observation)
-    # A worker that has not joined the others does not fail with them: whatever has failed did so by itself.
-    if _is_for_good(machine, faults, observation) or (is_late and machine.attempt == 0):
+    # A worker that has not joined the others does not fail with them: one that exited did so by itself.
+    would_exit = observation.step == 0 and all(fault.has_exited for fault in faults)
+    if would_exit or _is_for_good(machine, faults, observation) or (is_late and machine.attempt == 0):
         ended = machine.end(observation.now_s, JobState.FAILED, *faults)
         if not any(fault.cause is Cause.WORKER for fault in faults):
             return ended, events

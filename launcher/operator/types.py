@@ -132,6 +132,11 @@ class Fault:
         return any(worker.was_killed for worker in failed_workers(self.detail))
 
     @property
+    def has_exited(self) -> bool:
+        """Whether the agent names a worker that exited by itself; it kills the node's others after that."""
+        return any(not worker.was_killed for worker in failed_workers(self.detail))
+
+    @property
     def is_final(self) -> bool:
         """Whether the agent names a worker that would end in the same way if it was started again."""
         return any(worker.is_final for worker in failed_workers(self.detail))

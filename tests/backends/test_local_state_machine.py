@@ -127,8 +127,12 @@ EXITED, KILLED = "Local Rank 1 exited with code -256", "Local Rank 0 exited with
 
 @pytest.mark.parametrize(
     ("message", "step_done", "fields"),
-    [(EXITED, 0, {}), (KILLED, 7, {"faults_without_progress": MAX_FAULTS_WITHOUT_PROGRESS, "fault_step": 7})],
-    ids=["by-itself-before-the-first-step", "again-and-again"],
+    [
+        (EXITED, 0, {}),
+        (f"{EXITED}, {KILLED}", 0, {}),
+        (KILLED, 7, {"faults_without_progress": MAX_FAULTS_WITHOUT_PROGRESS, "fault_step": 7}),
+    ],
+    ids=["by-itself-before-the-first-step", "and-its-neighbour-after-it", "again-and-again"],
 )
 def test_a_worker_that_fails_before_the_start_ends_the_job_at_once_as_in_training(message, step_done, fields):
     preparing = machine(Phase.PREPARING, attempt=2, **fields)

@@ -63,13 +63,14 @@ class Job:
 class Aws:
     """The services. `errors` are given in place of answers, the first first; `lost` answers are cut off.
 
-    A request waits for the event that `held` has for its operation, whether or not its sender still does.
+    A request waits for the event that `held` has for its operation, whether or not its sender still does; it is one
+    of the `unanswered` until then.
     """
 
     def __init__(self):
         self.jobs, self.objects, self.calls = {}, {}, []
         self.errors = {}
-        self.lost, self.held, self.holding = {}, {}, set()
+        self.lost, self.held, self.holding, self.unanswered = {}, {}, set(), []
         self.stops_slowly = False
         self.lock = threading.RLock()
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (_Handler,), {"aws": self}))
@@ -179,6 +180,7 @@ class _Handler(BaseHTTPRequestHandler):
         return found
 
     def _reply(self, operation, body):
+        self.aws.unanswered.append(operation)
         if event := self.aws.held.get(operation):
             self.aws.holding.add(operation)
             event.wait()
@@ -186,6 +188,8 @@ class _Handler(BaseHTTPRequestHandler):
             answer, status = self.aws.answer(operation, body), 200
         except AwsError as error:
             answer, status = {"__type": error.code, "message": error.message}, error.status
+        finally:
+            self.aws.unanswered.remove(operation)
         if self.aws.lost.get(operation):
             self.aws.lost[operation] -= 1
             self.close_connection = True

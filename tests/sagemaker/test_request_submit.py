@@ -126,6 +126,7 @@ def one(aws, tmp_path):
     aws.objects.clear()
     HELD.add(bundle.job_name)
     yield bundle
+    await_true(lambda: not aws.unanswered)  # a request that its sender has given up would meet the next test
     aws.jobs.pop(bundle.job_name, None)
     aws.errors.clear()
     aws.lost.clear()
