@@ -49,7 +49,7 @@ def test_plan_and_bundle_name_the_trainer_and_a_rehearsal(render, prepare, words
 
 def test_a_rehearsal_on_this_machine_starts_the_open_trainer(render):
     script = render(*LLMFT, "rehearse.steps=0").files["run.sh"]
-    assert ' -m -- launcher.runtime.entrypoint --rehearse --config-path "$bundle"/configs\n' in script
+    assert ' -m launcher.runtime.entrypoint --rehearse --config-path "$bundle"/configs\n' in script
     bounded = render(*LLMFT, "rehearse=true").files["run.sh"]
     assert ' --rehearse --rehearsal-samples 26 --config-path "$bundle"/configs\n' in bounded
     model = "transformers.models.llama.modeling_llama"
@@ -279,8 +279,8 @@ def pod_of(bundle):
 def test_pods_start_the_open_trainer_without_root(render, runtime):
     words = (*K8S, ELASTIC, "cluster.trainer=open", IMAGE, "rehearse=true", f"cluster.runtime={runtime}")
     pod = pod_of(render(*words))
-    program = ["-m", "--", "launcher.runtime.entrypoint", "--rehearse", "--config-path=/config"]
-    assert pod["image"] == "registry.example/mine:1" and pod["command"][-5:] == program
+    program = ["-m", "launcher.runtime.entrypoint", "--rehearse", "--config-path=/config"]
+    assert pod["image"] == "registry.example/mine:1" and pod["command"][-4:] == program
     assert pod["securityContext"]["runAsNonRoot"] is True and "add" not in pod["securityContext"]["capabilities"]
     variables = {entry["name"] for entry in pod["env"]}
     assert "NNODES" in variables and not variables & {"GIT_REPO_URL", "SCRIPT_PATH"}
@@ -290,7 +290,7 @@ def test_torchrun_starts_the_open_trainer_of_a_kubeflow_job(render):
     words = (*K8S, "cluster.trainer=open", IMAGE, "rehearse=true", "cluster.use_hyperpod_pytorch_job=false")
     spec = yaml_io.load(render(*words).files["manifests/job.yaml"])["spec"]["pytorchReplicaSpecs"]["Master"]
     command = spec["template"]["spec"]["containers"][0]["command"]
-    assert "torchrun" in command and command[-5:-1] == ["-m", "--", "launcher.runtime.entrypoint", "--rehearse"]
+    assert "torchrun" in command and command[-4:-1] == ["-m", "launcher.runtime.entrypoint", "--rehearse"]
 
 
 SM_JOBS = (

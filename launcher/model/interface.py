@@ -6,7 +6,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from launcher.common.names import BASE_CONFIG, CONFIG_DIR, ENV_COPY_EVERY, ENV_IN_PLACE
+from launcher.common.names import BASE_CONFIG, CONFIG_DIR, ENTRYPOINT, ENV_COPY_EVERY, ENV_IN_PLACE
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec, ScalePoint
@@ -158,7 +158,7 @@ def after_options(program: Sequence[str]) -> tuple[str, ...]:
     """Return the words of a program as torchrun's parser takes them, whatever the program's own arguments are.
 
     Without `--`, an argument such as `--log` is an error: torchrun has several options that begin so. None begins as
-    the arguments of the launcher's own programs do, whose commands stay as they are published.
+    the arguments do of published programs and of the launcher's own, whose commands stay as they are.
 
     Args:
         program: A script, or `-m` and a module, and its arguments; options of torchrun before it stay as they are.
@@ -167,7 +167,7 @@ def after_options(program: Sequence[str]) -> tuple[str, ...]:
     """
     at = 1 if "-m" in program[:1] else 0
     has_options = any(word.startswith("-") and not word.startswith("--config-") for word in program[at + 1 :])
-    is_marked = has_options and not program[at].startswith("-")
+    is_marked = has_options and program[at] != ENTRYPOINT and not program[at].startswith("-")
     return (*program[:at], "--", *program[at:]) if is_marked else tuple(program)
 
 
