@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from launcher.common.problems import Problem
@@ -190,6 +190,8 @@ def _as_list(error: ErrorDetails, path: str, annotation: Any) -> str | None:
     words = re.split(r"\s+" if re.search(_COMMAND, path) else r"\s*,\s*", given.strip())
     if not all(re.fullmatch(_ITEM, word) for word in words):
         words = [f"'{given}'"] if re.fullmatch(r"[^'\\]+", given) else []
+    from pydantic import TypeAdapter  # for this fault alone
+
     try:
         TypeAdapter(annotation).validate_python([word.strip("'") for word in words], strict=True)
     except ValidationError:
