@@ -299,7 +299,7 @@ def uneven_shares_take_several_passes(planned: PlannedRecipe, notice: MakeNotice
 def micro_batches_do_not_cut_uneven_shares(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """An uneven share is one pass unless its size sets the micro batch, so the base value saves no memory there."""
     checked, keys = planned.checked, planned.checked.recipe.keys.batch
-    if keys is None or not checked.composition.is_given(f"recipes.{keys.micro_train_batch_size}"):
+    if keys is None:
         return
     passes = {point.nodes: point.batch.micro_batch_size for point in planned.job.scales if point.batch}
     found = [
@@ -307,7 +307,7 @@ def micro_batches_do_not_cut_uneven_shares(planned: PlannedRecipe, notice: MakeN
         for each in planned_batches(checked)
         if each.uneven and each.batch.micro_train_batch_size < passes[each.size.nodes]
     ]
-    if not found:
+    if not found or not checked.composition.is_given(f"recipes.{keys.micro_train_batch_size}"):  # reads files: last
         return
     name, micro = keys.micro_train_batch_size.rpartition(".")[2], found[0].batch.micro_train_batch_size
     sizes = spans(each.size.nodes for each in found)

@@ -277,10 +277,9 @@ def sizes_outside_moved_bounds(planned: PlannedRecipe, notice: MakeNotice) -> It
 def max_nodes_adds_no_size(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """max_nodes alone adds no size where a table lists the sizes, or a step leads past it."""
     checked, largest = planned.checked, planned.job.scales[-1].nodes
-    if checked.elastic and checked.composition.is_given(f"{POLICY}.max_nodes"):
-        limit = checked.elastic.max_nodes
-        if limit > largest:
-            yield notice(f"the largest size is {largest} nodes; max_nodes={limit} adds none")
+    limit = checked.elastic.max_nodes if checked.elastic else largest
+    if limit > largest and checked.composition.is_given(f"{POLICY}.max_nodes"):  # reads files: last
+        yield notice(f"the largest size is {largest} nodes; max_nodes={limit} adds none")
 
 
 @notice_rule("N102", source=_PRECEDENCE)
