@@ -145,7 +145,9 @@ class Composition:
     def is_given(self, path: str) -> bool:
         """Return whether an override or a file of the user's own sets the leaf `path`."""
         own = self.sources.own_layers
-        return path in self.explicit or any(layer in own for layer, _ in self.sources.layers(path))
+        if path in self.explicit or not own:  # without files of the user's, none is read
+            return path in self.explicit
+        return any(layer in own for layer, _ in self.sources.layers(path))
 
     def is_unstated(self, path: str) -> bool:
         """Return whether no file or override states a value, so that the part's own default applies."""
