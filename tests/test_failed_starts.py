@@ -170,7 +170,7 @@ HOLD = """
         while job.step == 12 and '"abandoned"' not in (RUN_DIR / "events.jsonl").read_text():
             time.sleep(0.05)
 """
-"""A rank goes on once the operator has dropped the new node."""
+"""A rank continues once the operator has dropped the new node."""
 
 
 @pytest.mark.whole_job

@@ -1,6 +1,5 @@
 """Every address of the page and its view."""
 
-import logging
 from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
@@ -10,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from launcher.common import os_errors
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import ProblemsFound
 from launcher.ui import actions, catalogue, compare, explorer, job_page, job_table, live, logs, sweeps
+from launcher.ui.later import damaged
 from launcher.ui.live import View
 from launcher.ui.rendering import asset, page
 from launcher.ui.state import Ui, indexed_of, ui_of
@@ -72,12 +71,7 @@ def _of_files(view: Callable[[Request], Response]) -> Callable[[Request], Respon
             raise
         except Exception as error:
             name = str(next(iter(request.path_params.values()), request.url.path))
-            if isinstance(error, OSError):
-                raise os_errors.refused("E711", str(error.filename or name), error) from error
-            logging.getLogger(__name__).warning("%s", request.url.path, exc_info=error)
-            said = f"a file of it is damaged: {type(error).__name__}: {error}"
-            remedy = "the terminal of recipes ui shows which; restore it from a copy"
-            raise fail("E711", name, said, remedy=remedy) from error
+            raise damaged(name, request.url.path, error) from error
 
     return tolerant
 

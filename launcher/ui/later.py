@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from launcher.common import os_errors
-from launcher.common.problems import Problem, ProblemsFound
+from launcher.common.problems import Problem, ProblemsFound, fail
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
@@ -86,13 +86,8 @@ class Answers:
             value = ask()
         except ProblemsFound as error:
             problems = error.problems
-        except OSError as error:
-            problems = os_errors.refused("E711", str(error.filename or "job"), error).problems
         except Exception as error:  # of any damage; without a Problem, no answer would look like an empty one
-            _LOG.warning("%s", whole, exc_info=error)
-            said = f"a file of it is damaged: {type(error).__name__}: {error}"
-            remedy = "the terminal of recipes ui shows which; restore it from a copy"
-            problems = (Problem("E711", "job", said, remedy=remedy),)
+            problems = damaged("job", whole, error).problems
         finally:
             with self._lock:
                 number = self._known.pop(whole, _NONE).number + 1
@@ -105,3 +100,12 @@ class Answers:
         """Ask nothing more."""
         for pool in self._places.values():
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def damaged(name: str, about: object, error: Exception) -> ProblemsFound:
+    """Return the Problem of damage that no reader of a file has named; the terminal shows where it is (E711)."""
+    if isinstance(error, OSError):
+        return os_errors.refused("E711", str(error.filename or name), error)
+    _LOG.warning("%s", about, exc_info=error)
+    said = f"a file of it is damaged: {type(error).__name__}: {error}"
+    return fail("E711", name, said, remedy="the terminal of recipes ui shows which; restore it from a copy")

@@ -35,6 +35,7 @@ from launcher.model.interface import Entry
 from launcher.model.job_spec import OPEN, Bundle, JobHandle, JobSpec
 from launcher.operator.worker_logs import tail
 
+_OTHER_SCRIPT = "training_cfg.entry_script=<path in that folder>"
 _POLL_S = 0.1
 _ROLE = f"arn:aws:iam::{record.ACCOUNT}:role/you"
 """Placeholder for a role: programs on this machine run with your own credentials."""
@@ -227,8 +228,7 @@ def _without_mpi(job: JobSpec, source_dir: str | None) -> Iterator[Problem]:
         yield Problem("E430", "recipes.distribution.mpi", "mpirun is not installed", remedy=remedy)
     if not source_dir or not Path(source_dir).is_dir():
         message = "mpirun needs a script in a folder of this machine, and this is not one"
-        remedy = "training_cfg.entry_script=<path in that folder>"
-        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir, remedy=remedy)
+        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir, remedy=_OTHER_SCRIPT)
     else:
         yield from _absent_script(job, source_dir)
 
@@ -248,8 +248,7 @@ def _absent_script(job: JobSpec, source_dir: str) -> Iterator[Problem]:
     script = get(job.config, f"{SCRIPT}.entry_script")
     if not Path(source_dir, script).is_file():
         message = f"has no {script}, the script to start"
-        remedy = "training_cfg.entry_script=<path in that folder>"
-        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir, remedy=remedy)
+        yield Problem("E430", f"{JOBS}.source_dir", message, value=source_dir, remedy=_OTHER_SCRIPT)
 
 
 def _unsupported(made: Mapping[str, Any]) -> Iterator[Problem]:
