@@ -56,7 +56,7 @@ def prefix(run_dir: Path) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Line:
+class Line:
     """A line of the metrics file: a step, or metrics reported after it; `values` in the order of sending."""
 
     step: int
@@ -65,7 +65,9 @@ class _Line:
     is_step: bool
 
 
-def _parsed(line: bytes) -> _Line | None:
+def parsed(line: bytes) -> Line | None:
+    """Return a line of the metrics file; None if it is malformed, as a script or a full disk may leave one, or empty
+    of metrics."""
     try:
         fields = json.loads(line)
         values: dict[str, float | None] = {name: float(value) for name, value in fields.get("further", {}).items()}
@@ -74,7 +76,7 @@ def _parsed(line: bytes) -> _Line | None:
             return None
         if is_step:  # after the others: the last metric marks the step as sent
             values |= {name: None if fields[name] is None else float(fields[name]) for name in METRIC_NAMES}
-        return _Line(int(fields["step"]), int(fields["time"] * 1000), values, is_step)
+        return Line(int(fields["step"]), int(fields["time"] * 1000), values, is_step)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
@@ -108,9 +110,9 @@ def _lines_after(path: Path, offset: int) -> tuple[list[bytes], int]:
     return lines, offset + sum(map(len, lines))
 
 
-def _calls(lines: Sequence[_Line]) -> Iterator[list[_Line]]:
+def _calls(lines: Sequence[Line]) -> Iterator[list[Line]]:
     """Yield the lines in parts of one request each; a line is not divided."""
-    call: list[_Line] = []
+    call: list[Line] = []
     size = 0
     for line in lines:
         if size + len(line.values) > POINTS_PER_CALL and call:
@@ -178,7 +180,7 @@ class _Delivery:
         If a step was repeated before it was sent, the last time counts. A step that the server has is unchanged.
         """
         raw, end = _lines_after(self._run_dir / names.METRICS_FILE, acknowledged(self._run_dir)[0])
-        lines = [line for each in raw if (line := _parsed(each))]  # a script or a full disk may leave malformed ones
+        lines = [line for each in raw if (line := parsed(each))]
         if not lines:
             return 0
         self._connect()
@@ -193,7 +195,7 @@ class _Delivery:
         acknowledge(self._run_dir, end, self._curve)
         return len(new)
 
-    def _send_further(self, lines: Sequence[_Line]) -> None:
+    def _send_further(self, lines: Sequence[Line]) -> None:
         """Send the metrics reported after a step, each name once per step."""
         last = {(line.step, name): (value, line.time_ms) for line in lines for name, value in line.values.items()}
         for name in {name for _, name in last} - set(self._last_further):
@@ -222,7 +224,7 @@ class _Delivery:
             history = self._client.get_metric_history(self._run_id, self._prefix + name)
         return max((metric.step for metric in history), default=0)
 
-    def _log(self, lines: Sequence[_Line]) -> None:
+    def _log(self, lines: Sequence[Line]) -> None:
         values = ((name, value, line) for line in lines for name, value in line.values.items())
         self._log_points(
             [(name, value, line.time_ms, line.step) for name, value, line in values if value is not None]

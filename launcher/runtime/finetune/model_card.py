@@ -16,10 +16,13 @@ from launcher.runtime.finetune.data.losses import Counts
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs
 from launcher.runtime.finetune.settings import Settings
+from launcher.runtime.metric_shipping import parsed
 from launcher.runtime.model_configs import is_on_hub
 
 BUNDLE_FILE = "bundle.json"
 _PACKAGES = ("torch", "transformers", "peft", "safetensors")
+_OF_THE_MACHINE = ("world_size", "samples_per_s")
+"""Metrics of a step that describe no result."""
 _TECHNIQUES = {"sft": "supervised fine-tuning", "dpo": "direct preference optimization"}
 _CONTENTS = {
     "adapters": "The adapters are in this folder: `PeftModel.from_pretrained(base, folder)`.",
@@ -92,17 +95,14 @@ def public_name(path: str) -> str:
 
 
 def last_metrics(file: Path) -> dict[str, float]:
-    """Return the last value of each metric in a metrics file."""
+    """Return the last value of each metric in a metrics file, without those of the machine."""
     found: dict[str, float] = {}
     if not file.exists():
         return found
-    with file.open(encoding="utf-8") as lines:
-        for line in lines:
-            record = json.loads(line)
-            values = {"loss": record.get("loss"), "learning_rate": record.get("learning_rate")}
-            found |= {name: value for name, value in values.items() if value is not None}
-            found |= record.get("further", {})
-    return found
+    with file.open("rb") as lines:
+        for line in filter(None, map(parsed, lines)):
+            found |= {name: value for name, value in line.values.items() if value is not None}
+    return {name: value for name, value in found.items() if name not in _OF_THE_MACHINE}
 
 
 def card(facts: Facts) -> str:

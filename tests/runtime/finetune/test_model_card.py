@@ -12,6 +12,7 @@ from launcher.runtime.finetune.settings import settings_of
 
 from .cases import compiled, conversations, inputs, prepared, with_weights
 
+STEP = {"step": 1, "time": 2.0, "loss": 2.5, "learning_rate": 1e-4, "world_size": 1, "samples_per_s": 8.0}
 SECRET = "hf_aVerySecretToken"
 
 
@@ -30,8 +31,8 @@ def facts(tmp_path, monkeypatch):
     run_dir = tmp_path / "bundle" / "run"
     run_dir.mkdir(parents=True)
     (run_dir.parent / "bundle.json").write_text(json.dumps({"recipe": "llmft_x", "digest": "b" * 64}))
-    lines = [{"step": 1, "loss": 3.0}, {"step": 2, "loss": 2.5, "learning_rate": 1e-4, "further": {"grad_norm": 1}}]
-    lines.append({"step": 2, "further": {"eval/loss": 2.75}})
+    lines = [STEP | {"loss": 3.0, "learning_rate": None}, STEP | {"step": 2, "further": {"grad_norm": 1}}]
+    lines.append({"step": 2, "time": 3.0, "further": {"eval/loss": 2.75}})
     (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     losses = (
         Loss("no turn of the assistant", True, 3, 0, 40, str(tmp_path / "home" / "me" / "a|b\x1b[2J.jsonl:2")),
@@ -100,3 +101,14 @@ def test_there_may_be_no_metrics_and_no_bundle(facts, tmp_path):
     assert model_card.last_metrics(tmp_path / "metrics.jsonl") == {}
     text = model_card.card(replace(facts, metrics={}, bundle_digest="", recipe=""))
     assert "| metric |" not in text and "digest of the bundle" not in text and "| recipe" not in text
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b'{"step": 2, "lo', b"\xff\x00", b"[]", b"7", b'{"further": [1]}', b'{"step": 2, "further": {"a": {}}}', b""],
+    ids=["cut", "bytes", "list", "number", "metrics", "metric", "empty"],
+)
+def test_a_malformed_line_of_the_metrics_does_not_end_the_export(tmp_path, line):
+    file = tmp_path / "metrics.jsonl"
+    file.write_bytes(json.dumps(STEP).encode() + b"\n" + line + b"\n" + line)
+    assert model_card.last_metrics(file) == {"loss": 2.5, "learning_rate": 1e-4}
