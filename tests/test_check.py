@@ -7,7 +7,8 @@ from conftest import ELASTIC, LLAMA_K8S
 
 ARGS = "recipes.training_config.training_args"
 FSDP = f"{ARGS}.strategy.fsdp_config"
-PEFT = "recipes.training_config.model_config.peft_config"
+MODEL = "recipes.training_config.model_config"
+PEFT = f"{MODEL}.peft_config"
 SCALE = "++recipes.scale_config"
 POLICY = "recipes.elastic_policy"
 TIERS = f"++{POLICY}.preemption={{{{base_priority_class:{{}},elastic_priority_class:{{}}}}}}"
@@ -163,6 +164,26 @@ FAULTS = [
         "another secret",
     ),
     ((f"{ARGS}.trainer_type=dpo",), "E268", f"{ARGS}.trainer_type", "TrainingSFTSampleConverter"),
+    (
+        (f"{PEFT}.target_modules=q_proj",),
+        "E466",
+        f"{PEFT}.target_modules",
+        f"layers.0.self_attn.q_proj\n     value: 'q_proj'\n     allowed: all-linear, a list of names, or a regular "
+        f"expression of complete names\n     remedy: {PEFT}.target_modules=[q_proj]",
+    ),
+    (
+        (f"{PEFT}.target_modules=[query,all-linear]",),
+        "E466",
+        f"{PEFT}.target_modules",
+        f"names: down_proj, gate_proj, k_proj, lm_head, o_proj, q_proj, up_proj, v_proj\n     remedy: {PEFT}.target",
+    ),
+    (
+        (f"{PEFT}.target_modules=[q_proj]", f"{PEFT}.exclude_modules='.*'"),
+        "E466",
+        f"{PEFT}.exclude_modules",
+        "leaves no layer of meta-llama/Llama-3.1-8B-Instruct with an adapter\n     value: '.*'",
+    ),
+    ((f"{PEFT}.target_modules='.*(q'",), "E102", f"{PEFT}.target_modules", "a regular expression: missing )"),
     ((f"{ARGS}.beta=-1",), "E102", f"{ARGS}.beta", "greater than 0"),
     ((f"{FSDP}.sharding_strategy=FULL_SHRD",), "E102", f"{FSDP}.sharding_strategy", "did you mean FULL_SHARD?"),
     (("cluster_type=slurm",), "E213", "cluster_type", "cluster=k8s"),
@@ -680,3 +701,27 @@ def test_a_start_command_of_no_words_is_refused(problems, cluster):
     overrides = (LLAMA_K8S[0], f"cluster={cluster}")
     faults = [problem for problem in problems(*overrides, "cluster.command=[]") if problem.path == "cluster.command"]
     assert [problem.code for problem in faults] == ["E102"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (f"{PEFT}.target_modules='.*\\.[qv]_proj'",),
+        (f"{PEFT}.target_modules=lm_head",),
+        (f"{PEFT}.target_modules=[query]", f"{MODEL}.lora_checkpoint_file_path=/fsx/adapters"),
+        (f"{PEFT}.target_modules=[query]", f"{MODEL}.model_name_or_path=/fsx/another"),
+        (f"{PEFT}.target_modules=[query]", f"++{PEFT}.target_parameters=[mlp.up_proj.weight]"),
+    ],
+    ids=["a form", "the head", "of the adapters to start from", "unknown model", "parameters"],
+)
+def test_adapters_may_have_layers_by_form_or_in_an_unknown_model(prepare, overrides):
+    assert prepare(*LLAMA_K8S, *overrides)
+
+
+def test_layers_of_an_encoder_may_have_adapters_in_the_published_image_alone(prepare, problems):
+    recipe = ("recipes=fine-tuning/llama/llmft_llama4_scout_17b_16e_instruct_seq4k_gpu_sft_lora", "cluster=k8s")
+    override = f"{PEFT}.target_modules=['vision_model.fc1']"
+    assert prepare(*recipe, override)
+    assert [each.code for each in problems(*recipe, override, "cluster.trainer=open", "container=image:1")] == [
+        "E466"
+    ]

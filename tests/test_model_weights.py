@@ -74,20 +74,20 @@ def test_linear_layers_have_the_names_of_transformers(model, names):
 def test_a_mixture_has_a_router_and_its_experts_in_one_parameter_for_each_matrix(model, router):
     kinds = {each.name: each.kind for each in weights(config_of(model)) if each.kind not in ("linear", "other")}
     experts = dict.fromkeys(("mlp.experts.gate_up_proj", "mlp.experts.down_proj"), "experts")
-    assert kinds == {"lm_head": "head", f"mlp.{router}": "router", **experts}
+    assert kinds == {"embed_tokens": "embedding", "lm_head": "head", f"mlp.{router}": "router", **experts}
 
 
 def test_what_is_neither_a_layer_nor_an_expert_is_of_another_kind():
     def others(model):
         return {each.name for each in weights(config_of(model)) if each.kind == "other"}
 
-    assert others(LLAMA_8B) == {"embed_tokens", "norm", "layernorm"}
-    assert others(GPT_OSS) == {"embed_tokens", "norm", "layernorm", "self_attn.sinks"}
+    assert others(LLAMA_8B) == {"norm", "layernorm"}
+    assert others(GPT_OSS) == {"norm", "layernorm", "self_attn.sinks"}
     latent = {"self_attn.q_a_layernorm", "self_attn.kv_a_layernorm", "mlp.gate.e_score_correction_bias"}
-    assert others(R1) == {"embed_tokens", "norm", "layernorm"} | latent
+    assert others(R1) == {"norm", "layernorm"} | latent
     linear = {"self_attn.qk_norm", "linear_attn.conv1d", "linear_attn.norm", "linear_attn.A_log_and_dt_bias"}
-    assert others(QWEN35) == {"embed_tokens", "norm", "layernorm"} | linear
-    assert others(JAIS) == {"embed_tokens", "norm", "layernorm", "layernorm.bias"}
+    assert others(QWEN35) == {"norm", "layernorm"} | linear
+    assert others(JAIS) == {"norm", "layernorm", "layernorm.bias", "norm.bias"}
 
 
 ATTENTION_BIASES = {
@@ -179,15 +179,30 @@ def test_deepseek_has_no_more_dense_layers_than_layers():
     ("model", "change", "parameters"),
     [
         pytest.param(LLAMA_8B, {"target_modules": ["lm_head"]}, 16 * (4096 + 128256), id="the head"),
-        pytest.param(LLAMA_8B, {"target_modules": "q_proj"}, 32 * 16 * 2 * 4096, id="one name"),
+        pytest.param(LLAMA_8B, {"target_modules": "q_proj"}, 0, id="a text is a complete name"),
+        pytest.param(LLAMA_8B, {"target_modules": "lm_head"}, 16 * (4096 + 128256), id="a complete name"),
+        pytest.param(LLAMA_8B, {"target_modules": r".*\.(q|v)_proj"}, 6_815_744, id="a regular expression"),
+        pytest.param(LLAMA_8B, {"target_modules": ["q_proj", "v_proj"]}, 6_815_744, id="the same names"),
+        pytest.param(LLAMA_8B, {"target_modules": r".*\.[01]\..*q_proj"}, 2 * 16 * 8192, id="some layers"),
+        pytest.param(LLAMA_8B, {"target_modules": ["all-linear"]}, 0, id="not in a list"),
+        pytest.param(
+            LLAMA_8B, {"exclude_modules": r".*\.mlp\..*"}, 41_943_040 - 3 * 32 * 16 * 18432, id="excluded by form"
+        ),
+        pytest.param(
+            LLAMA_8B,
+            {"exclude_modules": ["layers.3.mlp.up_proj", "model.layers.4.mlp.up_proj", "mlp.up"]},
+            41_943_040 - 2 * 16 * 18432,
+            id="excluded in two layers",
+        ),
         pytest.param(LLAMA_8B, {"target_modules": ["proj"]}, 0, id="not a part of a name"),
-        pytest.param(LLAMA_8B, {"target_modules": ["embed_tokens", "norm"]}, 0, id="not layers"),
+        pytest.param(LLAMA_8B, {"target_modules": ["norm"]}, 0, id="not layers"),
+        pytest.param(LLAMA_8B, {"target_modules": ["embed_tokens"]}, 16 * (4096 + 128256), id="embeddings"),
         pytest.param(GPT_OSS, {"target_modules": ["router"]}, 0, id="not a router"),
         pytest.param(
             GPT_OSS,
             {"target_modules": ["q_proj"], "bias": "all"},
-            24 * 16 * (2880 + 4096) + ATTENTION_BIASES[GPT_OSS] + 24 * (32 + 32 * (2 * 2880 + 2880)),
-            id="every bias",
+            24 * 16 * (2880 + 4096) + ATTENTION_BIASES[GPT_OSS] + 24 * 32,
+            id="every bias but those of experts",
         ),
     ],
 )

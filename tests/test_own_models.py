@@ -74,6 +74,7 @@ MIXTURES = {
     "llama4_text": {"num_local_experts": 4, "interleave_moe_layer_step": 2, "num_key_value_heads": 2, "head_dim": 8},
     "gpt_oss": {"num_local_experts": 4, "num_key_value_heads": 2, "head_dim": 8},
 }
+DENSE = {"num_key_value_heads": 2}
 OF_A_MIXTURE = [
     *((kind, "all-linear") for kind in MIXTURES),
     *((kind, ["o_proj", "gate_proj", "up_proj"]) for kind in MIXTURES),
@@ -83,20 +84,57 @@ OF_A_MIXTURE = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "targets"), OF_A_MIXTURE)
-def test_adapters_of_a_mixture_are_those_of_peft(kind, targets):
-    """Also by the names that its experts had in transformers 4."""
+def as_built(kind, **given):
+    """Return the adapters that are counted and those of PEFT, and the counted weights and names of a built model."""
     import peft
     import transformers
 
-    config = transformers.AutoConfig.for_model(kind, **SMALL | MIXTURES[kind])
+    sizes, is_tied = SMALL | MIXTURES.get(kind, DENSE), kind == "tied"
+    config = transformers.AutoConfig.for_model("llama" if is_tied else kind, **sizes, tie_word_embeddings=is_tied)
     with torch.device("meta"):
         built = transformers.AutoModelForCausalLM.from_config(config)
         found = {name for name, _ in built.named_parameters()} | {name for name, _ in built.named_buffers()}
-        adapted = peft.get_peft_model(built, peft.LoraConfig(r=8, target_modules=targets, task_type="CAUSAL_LM"))
+        adapted = peft.get_peft_model(built, peft.LoraConfig(r=8, task_type="CAUSAL_LM", **given))
     trained = sum(each.numel() for each in adapted.parameters() if each.requires_grad)
     weights = architecture.weights(config.to_dict())
-    lora = LORA | {"r": 8, "target_modules": targets}
-    assert architecture.lora_parameters(weights, lora) == trained
+    return architecture.lora_parameters(weights, LORA | {"r": 8} | given), trained, weights, found
+
+
+@pytest.mark.parametrize(("kind", "targets"), OF_A_MIXTURE)
+def test_adapters_of_a_mixture_are_those_of_peft(kind, targets):
+    """Also by the names that its experts had in transformers 4."""
+    counted, trained, weights, found = as_built(kind, target_modules=targets)
+    assert counted == trained
     named = [weight.name for weight in weights if weight.kind in ("linear", "experts", "router")]
     assert [name for name in named if not any(f".{name}" in each for each in found)] == []
+
+
+BY_FORM = [
+    *((kind, {"target_modules": r".*\.(q|v)_proj|.*kv_b_proj"}) for kind in ("llama", *MIXTURES)),
+    *((kind, {"target_modules": r"model\.layers\.[1-3]\.self_attn\.o_proj"}) for kind in ("llama", *MIXTURES)),
+    *((kind, {"target_modules": "all-linear", "exclude_modules": r".*\.mlp\..*"}) for kind in ("llama", *MIXTURES)),
+    *(
+        (kind, {"target_modules": "All-Linear", "exclude_modules": ["layers.1.self_attn.o_proj"]})
+        for kind in MIXTURES
+    ),
+    *((kind, {"target_modules": r".*\.(gate|up|o)_proj"}) for kind in ("qwen3_moe", "deepseek_v2", "llama4_text")),
+    *((kind, {"target_modules": r".*\.down_proj"}) for kind in ("llama", "qwen3_moe", "deepseek_v3")),
+    ("deepseek_v2", {"target_modules": r".*\.down_proj", "exclude_modules": r".*experts.*"}),
+    ("mixtral", {"target_modules": r".*\.experts\.w[123]|.*\.q_proj", "exclude_modules": r".*\.1\..*"}),
+    ("mixtral", {"target_modules": r".*mlp\.gate|.*q_proj.*"}),
+    ("llama", {"target_modules": ["q_proj"], "exclude_modules": ["0.self_attn.q_proj", "q"], "bias": "all"}),
+    ("llama", {"target_modules": ["layers.0.self_attn.q_proj", "lm_head", "embed_tokens"]}),
+    ("llama", {"target_modules": "lm_head"}),
+    ("tied", {"target_modules": ["lm_head", "q_proj"]}),
+    ("gpt_oss", {"target_modules": r".*q_proj", "bias": "all"}),
+    ("gpt_oss", {"target_modules": r".*\.2\..*q_proj", "bias": "lora_only"}),
+    ("gpt_oss", {"target_modules": [], "target_parameters": ["mlp.experts.down_proj"], "bias": "lora_only"}),
+    ("gpt_oss", {"target_modules": ["q_proj"], "target_parameters": ["layers.1.mlp.experts.gate_up_proj"]}),
+]
+
+
+@pytest.mark.parametrize(("kind", "given"), BY_FORM, ids=str)
+def test_adapters_by_form_and_exclusion_are_those_of_peft(kind, given):
+    """A text is a regular expression of a complete name; names may be of single layers."""
+    counted, trained, *_ = as_built(kind, **given)
+    assert counted == trained

@@ -154,6 +154,21 @@ ModuleName = Annotated[str, AfterValidator(_module)]
 """Name of a module for `python -m`. Source: Python, Command line and environment: -m."""
 
 
+def _layers(names: str | list[str]) -> str | list[str]:
+    try:
+        re.compile(names if isinstance(names, str) else "")
+    except re.error as error:
+        raise ValueError(f"should be a list of names, or a regular expression: {error}") from error
+    return names
+
+
+LayerNames = Annotated[str | list[str], AfterValidator(_layers)]
+"""Layers of a model: names, each complete or its end from a dot on, or a regular expression of complete names.
+
+Source: PEFT, tuners/tuners_utils.py, check_target_module_exists.
+"""
+
+
 _COMMAND = r"(?s)-|(\S*/)?(python|pypy|bash|sh|torchrun|accelerate|deepspeed|uv)[\d.]*\s|.*\s--?[A-Za-z]"
 """An option, an interpreter before a path, or an option after one. Other spaces belong to a path."""
 

@@ -30,7 +30,7 @@ from launcher.model.base_model import (
 from launcher.model.checkpointing import Checkpointing, Content
 from launcher.model.composition import ValueSources
 from launcher.model.config_tree import lookup
-from launcher.model.recipe_keys import Batch, RecipeKeys, UnevenBatch
+from launcher.model.recipe_keys import Batch, Lora, RecipeKeys, UnevenBatch
 
 KEY_PATH = r"^[^.*]+(\.[^.*]+)*$"
 KeyPath = Annotated[str, TextForm(pattern=KEY_PATH, words="the dotted path of a key")]
@@ -371,6 +371,11 @@ class RecipeBase(Model, ABC):
     @property
     def mlflow(self) -> Mlflow | None:
         """How the job is tracked; None for a family that the launcher does not track."""
+        return None
+
+    @property
+    def lora(self) -> Lora | None:
+        """The low-rank adapters that are trained; None if all weights are, or for a family without."""
         return None
 
     @property

@@ -1,7 +1,7 @@
 """The keys of a family for values that the launcher reads from every recipe; and the batch it reads."""
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from launcher.model.base_model import Model, ShareSize
 
@@ -52,6 +52,17 @@ class Batch(Protocol):
     @property
     def ranks_per_sample(self) -> int:
         """Ranks that share one sample, apart from those that share the model."""
+
+
+class Lora(NamedTuple):
+    """The low-rank adapters that a recipe trains."""
+
+    path: str
+    """Dotted path, in the recipe, of the section that names their layers."""
+    values: Mapping[str, Any]
+    """Their settings by PEFT's names."""
+    start: str | None = None
+    """Adapters to start from, whose own settings are used; None or empty for new ones."""
 
 
 class BatchKeys(NamedTuple):

@@ -9,11 +9,11 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.model.base_model import BatchSize, Interval, Model, NonNegativeInt, PositiveInt, Seed
+from launcher.model.base_model import BatchSize, Interval, LayerNames, Model, NonNegativeInt, PositiveInt, Seed
 from launcher.model.checkpointing import Content, Sharding
 from launcher.model.composition import RUN_NAME, ValueSources
 from launcher.model.config_tree import get
-from launcher.model.recipe_keys import RecipeKeys
+from launcher.model.recipe_keys import Lora, RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
 
 # fmt: off
@@ -70,12 +70,12 @@ class PeftConfig(Model):
     """Dropout in front of each adapter, 0 to 1; against overfitting on little data."""
     bias: Literal["none", "all", "lora_only"]
     """Bias terms that are trained as well: none, all, or those beside an adapter."""
-    target_modules: str | list[str]
-    """Layers that get an adapter: all-linear, or a list of module names."""
+    target_modules: LayerNames
+    """Layers that get an adapter: all-linear, a list of module names, or a regular expression of complete names."""
     target_parameters: list[str] | None = None
     """Parameters that get an adapter although no linear layer holds them, such as the experts of a mixture-of-experts
     model."""
-    exclude_modules: str | list[str] | None = None
+    exclude_modules: LayerNames | None = None
     """Module names that target_modules would match and that get no adapter, such as routers; or a regular expression.
     """
     use_dora: bool
@@ -327,6 +327,7 @@ class TrainingConfig(TrainingSection):
 
 
 _MODEL = "training_config.model_config.model_name_or_path"
+_PEFT = "training_config.model_config.peft_config"
 _DATA_FILES = tuple(f"training_config.datasets.{name}.file_path" for name in ("train_data", "val_data"))
 
 
@@ -364,16 +365,23 @@ class Recipe(TrainingRecipe):
         own = self.published_model(sources)
         return own or ("" if model and is_on_hub(model) else _named(sources, f"recipes.{_MODEL}", RUN_NAME))
 
+    @property
+    def lora(self) -> Lora | None:
+        """The low-rank adapters that are trained."""
+        model = self.training_config.model_settings
+        own = model.peft_config
+        return Lora(_PEFT, dict(own), model.lora_checkpoint_file_path) if own else None
+
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what a checkpoint of the training state holds: all weights, or only the adapters."""
         from launcher.checkpointing import architecture  # few compiles need it
         from launcher.runtime import model_configs
 
-        model, args = self.training_config.model_settings, self.training_config.training_args
+        args = self.training_config.training_args
         config = config or model_configs.known(published_model)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
-        saved = architecture.lora_parameters(weights, dict(model.peft_config)) if model.peft_config else total
+        saved = architecture.lora_parameters(weights, self.lora.values) if self.lora else total
         return Content(saved, "bfloat16", "adam_fp32_master", _sharding(args.strategy.fsdp_config), total or None)
 
 

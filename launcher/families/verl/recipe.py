@@ -7,7 +7,7 @@ from launcher.families.verl.sections import ModelSource, Parallelism, RayCluster
 from launcher.model.checkpointing import Content
 from launcher.model.composition import ValueSources
 from launcher.model.recipe import Mlflow, RecipeBase
-from launcher.model.recipe_keys import RecipeKeys
+from launcher.model.recipe_keys import Lora, RecipeKeys
 from launcher.model.regional_images import RegionalImages
 
 _DATA = {
@@ -80,6 +80,18 @@ class Recipe(RecipeBase):
         return roles.model if roles else self.training_config.model
 
     @property
+    def lora(self) -> Lora | None:
+        """The adapters that are trained: those of FSDP by PEFT's names, those of Megatron in all linear layers."""
+        if (source := self.source) is None:
+            return None
+        path = f"training_config.{'actor_rollout_ref.model' if self.training_config.actor_rollout_ref else 'model'}"
+        if own := source.lora and source.lora.rank:
+            return Lora(f"{path}.lora", {"r": own, "target_modules": "all-linear", "bias": "none"})
+        keys = ("target_modules", "target_parameters", "exclude_modules")
+        values = {"r": source.lora_rank, "bias": "none", **{key: getattr(source, key) for key in keys}}
+        return Lora(path, values, source.lora_adapter_path) if source.lora_rank else None
+
+    @property
     def parallelism(self) -> Parallelism | None:
         """How the trained model is divided among GPUs."""
         if (roles := self.training_config.actor_rollout_ref) is None:
@@ -126,24 +138,12 @@ class Recipe(RecipeBase):
         config = config or model_configs.known(published_model)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
-        training, source = self.training_config, self.source
-        roles = training.actor_rollout_ref
-        peft = source and _peft(source)
-        saved = architecture.lora_parameters(weights, peft) if peft else total
+        training, roles = self.training_config, self.training_config.actor_rollout_ref
+        saved = architecture.lora_parameters(weights, self.lora.values) if self.lora else total
         checkpoint = roles.actor.checkpoint if roles else training.checkpoint
         is_resumed = checkpoint is None or "optimizer" in checkpoint.save_contents
         dtype, optimizer = _formats(self.parallelism)
         return Content(saved, dtype, optimizer if is_resumed else "none", "fsdp", total or None)
-
-
-def _peft(source: ModelSource) -> dict[str, Any] | None:
-    """Return the adapters as peft describes them; None if all weights are trained."""
-    if own := source.lora and source.lora.rank:
-        return {"r": own, "target_modules": "all-linear", "bias": "none"}
-    if not source.lora_rank:
-        return None
-    targets = {"target_modules": source.target_modules, "target_parameters": source.target_parameters}
-    return {"r": source.lora_rank, "bias": "none", **targets}
 
 
 def _formats(parallelism: Parallelism | None) -> tuple[str, str]:

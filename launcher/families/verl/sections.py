@@ -10,6 +10,7 @@ from pydantic import Field
 from launcher.model.base_model import (
     BatchSize,
     DeviceCount,
+    LayerNames,
     Model,
     NodeCount,
     NonNegativeInt,
@@ -111,11 +112,11 @@ class ModelSource(Passed):
     """Scale of the adapters under FSDP. Megatron reads lora.alpha."""
     lora: MegatronLora | None = None
     """Adapters under Megatron, which does not read lora_rank and lora_alpha."""
-    target_modules: str | list[str]
+    target_modules: LayerNames
     """Layers that get adapters under FSDP: all-linear, a regular expression, or names."""
     target_parameters: list[str] | None = None
     """Parameters that get adapters beside those layers: experts that are one parameter."""
-    exclude_modules: str | list[str] | None = None
+    exclude_modules: LayerNames | None = None
     """Layers without adapters that target_modules would match: a regular expression, or names."""
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Dropout in front of each adapter, 0 to below 1."""
