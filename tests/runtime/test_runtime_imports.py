@@ -47,9 +47,3 @@ def test_a_training_process_of_the_open_trainer_imports_no_other_trainer_and_no_
     assert run.returncode == 0, run.stderr
     unwanted = {"hydra", "omegaconf", "mlflow", "datasets", "trl", "typer", "transformers.trainer"}
     assert unwanted.isdisjoint(run.stdout.split()) and "launcher.runtime.finetune.trainer" in run.stdout
-
-
-def test_the_documented_names_of_earlier_versions_still_import():
-    from launcher.runtime.tiers import settings, tier_settings
-
-    assert settings.TierSettings is tier_settings.TierSettings and settings.Cadence is tier_settings.Cadence
