@@ -52,7 +52,6 @@ class CheckpointUnavailable(RuntimeError):
 
     def __init__(self, tried: Sequence[str]):
         super().__init__("no checkpoint could be loaded; tried " + "; ".join(tried))
-        self.tried = tuple(tried)
 
 
 _OUTCOMES = (StateMismatch, Damaged, Unavailable)
