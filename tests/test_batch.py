@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.model import batch
+from launcher.runtime.shares import passes
 
 sizes = st.integers(1, 4096)
 
@@ -56,7 +57,7 @@ def test_a_fit_deals_out_every_sample_in_passes_that_fit(samples, ranks, limit):
 
 @given(share=st.integers(1, 5000), limit=st.integers(1, 100))
 def test_passes_are_the_fewest_and_their_batch_the_smallest(share, limit):
-    micro, steps = batch.passes(share, limit)
+    micro, steps = passes(share, limit)
     assert micro <= limit and (steps - 1) * micro < share <= steps * micro
     assert (steps - 1) * limit < share, "fewer passes would exceed the limit"
     assert steps * (micro - 1) < share, "a smaller batch would need another pass"

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.model.job_spec import BatchSplit
+from launcher.runtime.shares import passes
 
 # Source of every formula here: "Using elastic training in Amazon SageMaker HyperPod", sections "Scale Config"
 # and "Uneven Batch Size".
@@ -57,12 +58,6 @@ def fit(samples: int, data_parallel_size: int, max_micro_batch_size: int) -> Fit
         micro = largest_micro_batch(split.large, max_micro_batch_size)
         return Fit(split, micro, split.large // micro)
     return Fit(split, *passes(split.large, max_micro_batch_size))
-
-
-def passes(share: int, max_micro_batch_size: int) -> tuple[int, int]:
-    """Return micro batch and number of passes for an uneven `share`: the fewest passes, then the smallest batch."""
-    steps = -(-share // max_micro_batch_size)
-    return -(-share // steps), steps
 
 
 def divisors(number: int, least: int = 1, most: int | None = None) -> str:

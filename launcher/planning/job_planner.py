@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.model import batch
 from launcher.model.backend_registry import described
 from launcher.model.checked_recipe import CheckedRecipe, SizedRecipe
 from launcher.model.checkpointing import compiled
@@ -26,6 +25,7 @@ from launcher.model.job_spec import (
 from launcher.model.recipe import ElasticSettings, Mlflow
 from launcher.model.recipe_keys import LAUNCHER_KEYS
 from launcher.rules.custom import is_script
+from launcher.runtime.shares import passes
 
 
 def plan(checked: CheckedRecipe, context: LaunchContext) -> JobSpec:
@@ -128,7 +128,7 @@ def _step_batch(checked: CheckedRecipe, scale: SizedRecipe) -> StepBatch | None:
         # published image takes each share in one pass.
         is_cut = interface(checked).cuts_uneven_shares
         is_cut = is_cut or found.states(keys.micro_train_batch_size)
-        micro, steps = batch.passes(split.large, own.micro_train_batch_size if is_cut else split.large)
+        micro, steps = passes(split.large, own.micro_train_batch_size if is_cut else split.large)
         return StepBatch(split, micro, steps, rate)
     # The rules have made sure that it divides.
     share = own.train_batch_size // found.data_parallel_size

@@ -35,6 +35,12 @@ def step_shares(per_rank: Sequence[int], remaining: int) -> tuple[int, ...]:
     return tuple(per_rank) if remaining >= sum(per_rank) else nearest_even(remaining, len(per_rank))
 
 
+def passes(share: int, max_micro_batch_size: int) -> tuple[int, int]:
+    """Return micro batch and number of passes for an uneven `share`: the fewest passes, then the smallest batch."""
+    steps = -(-share // max_micro_batch_size)
+    return -(-share // steps), steps
+
+
 def rank_positions(shares: Sequence[int], rank: int, cursor: int) -> range:
     """Return the positions of the stream that `rank` takes in the step that begins at `cursor`."""
     start = cursor + sum(shares[:rank])

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from launcher.common.names import RUN_ID_AT_LAUNCH
-from launcher.runtime.shares import Shares, SharesMismatch
+from launcher.runtime.shares import Shares, SharesMismatch, passes
 from launcher.runtime.tiers.tier_settings import TierSettings, tier_settings
 
 MAX_SKIPPED_STEPS = 3
@@ -99,9 +99,8 @@ def shares_of(training_args: Mapping[str, Any], world_size: int) -> Shares:
         per_rank = (small,) * num_small + (large,) * (world_size - num_small)
         if len(per_rank) != world_size or sum(per_rank) != total:
             raise SharesMismatch(f"{per_rank} on {world_size} ranks is not train_batch_size={total}")
-        # As in the plan: the fewest passes, then the smallest ones.
-        passes = -(-large // int(training_args.get("micro_train_batch_size") or large))
-        return Shares(per_rank, micro=-(-large // passes))
+        micro, _ = passes(large, int(training_args.get("micro_train_batch_size") or large))  # as in the plan
+        return Shares(per_rank, micro)
     local, rest = divmod(total, world_size)
     if rest:
         raise SharesMismatch(f"train_batch_size={total} does not divide over {world_size} ranks")
