@@ -8,14 +8,13 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from launcher.runtime.checkpoint_search import Damaged, Unavailable
-from launcher.runtime.checksums import checksum
+from launcher.runtime.checksums import checksum, of_json
 from launcher.runtime.durable import delete, write_text
 
 METADATA = ".metadata"
@@ -82,7 +81,7 @@ def sealed(folder: Path, progress: Progress) -> str:
         "files": {path.name: path.stat().st_size for path in sorted(folder.iterdir()) if path.name != PROGRESS},
         "metadata": checksum((folder / METADATA).read_bytes()).hex(),
     }
-    return json.dumps(stated | {"checksum": _checksum_of(stated)})
+    return json.dumps(stated | {"checksum": of_json(stated)})
 
 
 def published(folder: Path, step: int) -> Published:
@@ -104,7 +103,7 @@ def published(folder: Path, step: int) -> Published:
         raise Damaged(f"{PROGRESS} is not readable") from error
     sealed_part = asdict(progress) | {"files": files, "metadata": metadata}
     # A version before checksums wrote neither; one without the other is damage.
-    if (seal is None) != (metadata is None) or (seal and seal != _checksum_of(sealed_part)):
+    if (seal is None) != (metadata is None) or (seal and seal != of_json(sealed_part)):
         raise Damaged(f"{PROGRESS} is changed")
     if progress.step != step:
         raise Damaged(f"{PROGRESS} is of step {progress.step}")
@@ -130,10 +129,6 @@ def _size_now(path: Path) -> int | None:
             return size(path)
     except Damaged:
         return None
-
-
-def _checksum_of(stated: Mapping[str, Any]) -> str:
-    return checksum(json.dumps(stated, sort_keys=True).encode()).hex()
 
 
 def missing(reason: str, is_first: bool) -> Damaged | Unavailable:

@@ -4,6 +4,7 @@ Both kinds of checkpoints use them: those of torch.distributed.checkpoint in a f
 """
 
 import io
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,11 @@ CHUNK = 512 << 10
 def checksum(data: bytes | memoryview | Bytes) -> bytes:
     """Return the xxh3_128 of a buffer, 16 bytes."""
     return xxhash.xxh3_128(data.data if isinstance(data, numpy.ndarray) else data).digest()
+
+
+def of_json(value: Any) -> str:
+    """Return the checksum of a value as JSON with sorted keys, as 32 hexadecimal digits."""
+    return checksum(json.dumps(value, sort_keys=True).encode()).hex()
 
 
 def new_checksum() -> xxhash.xxh3_128:

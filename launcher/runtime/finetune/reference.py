@@ -7,7 +7,6 @@ of ranks continues the work of an interrupted one.
 """
 
 import io
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch.distributed as dist
 from torch import nn
 
 from launcher.runtime import process_group
-from launcher.runtime.checksums import checksum
+from launcher.runtime.checksums import checksum, of_json
 from launcher.runtime.durable import write_atomically
 from launcher.runtime.finetune import adapters
 from launcher.runtime.finetune.batches import Batcher
@@ -84,7 +83,7 @@ def _identity(settings: Settings, inputs: Inputs) -> str:
         described.append(fingerprints(files, inputs.prepared, _MEMORY))
     else:
         described.append(settings.seed)
-    return checksum(json.dumps(described, sort_keys=True).encode()).hex()[:16]
+    return of_json(described)[:16]
 
 
 def precomputed(

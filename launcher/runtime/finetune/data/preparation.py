@@ -17,7 +17,7 @@ import numpy.typing
 
 from launcher.common import os_errors
 from launcher.runtime import durable
-from launcher.runtime.checksums import checksum
+from launcher.runtime.checksums import of_json
 from launcher.runtime.finetune.data import prepared, split
 from launcher.runtime.finetune.data.encoding import Encoded, Encoder
 from launcher.runtime.finetune.data.errors import DataError
@@ -83,7 +83,7 @@ def _digest(settings: DataSettings, tokenizer: ModelTokenizer, sources: dict[str
     chosen = replace(settings, train_path="", validation_path="", template_file="", data_dir="", max_lost_share=1.0)
     files = {name: fingerprints(source.files, folder) for name, source in sources.items()}
     identity = [prepared.FORMAT, files, tokenizer.content, asdict(chosen)]
-    return checksum(json.dumps(identity, sort_keys=True).encode()).hex()
+    return of_json(identity)
 
 
 @contextmanager
