@@ -3,9 +3,10 @@
 import json
 
 from launcher.model.backend_registry import described
-from launcher.model.checkpointing import S3, Checkpointing
+from launcher.model.checkpointing import Checkpointing
 from launcher.model.config_tree import get
 from launcher.model.job_spec import JobSpec
+from launcher.runtime.tiers.tier_settings import S3, bucket_and_key
 
 
 def files(job: JobSpec) -> dict[str, str]:
@@ -29,7 +30,7 @@ def files(job: JobSpec) -> dict[str, str]:
             found["bucket-policy"] = _policy(section, place, section.role_arn)
         if section.kms_key and section.role_arn:
             found["key-policy"] = _rendered("key", principal=section.role_arn)
-        prefix = place.removeprefix(S3).partition("/")[2].strip("/")
+        prefix = bucket_and_key(place)[1].strip("/")
         found["lifecycle"] = _rendered("lifecycle", prefix=f"{prefix}/" if prefix else "")
     if section.memory:
         found["cluster"] = _rendered("cluster", percent=section.memory_percent)
@@ -38,7 +39,7 @@ def files(job: JobSpec) -> dict[str, str]:
 
 def _policy(section: Checkpointing, place: str, principal: str | None) -> str:
     """Return a policy for the checkpoints at an S3 URL: of a role, or of a bucket if a principal is named."""
-    bucket, _, prefix = place.removeprefix(S3).partition("/")
+    bucket, prefix = bucket_and_key(place)
     partition = section.role_arn.split(":")[1] if section.role_arn else "aws"
     return _rendered(
         "policy",

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import Field
 
 from launcher.model.base_model import Model, NonNegativeInt, PositiveInt, TextForm
+from launcher.runtime.tiers.tier_settings import PATIENCE_S, S3
 
-S3 = "s3://"
 MEMORY_STEPS, MEMORY_KEPT = 10, 3
 """Steps between two saves to memory, and checkpoints kept there.
 
@@ -20,8 +20,6 @@ PERSISTENT_STEPS, PERSISTENT_KEPT = 100, 2
 
 Source: AWS, managed tiered checkpointing, Best practices; the number kept is our own choice.
 """
-PATIENCE_S = 600
-"""Seconds for which requests to an unavailable tier are retried. Our own choice: throttling lasts minutes."""
 REPLICAS = 1
 """Copies beside the first. Source: AWS, managed tiered checkpointing: replication to adjacent nodes."""
 

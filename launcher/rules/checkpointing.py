@@ -10,10 +10,10 @@ from launcher.common.syntax import bucket_fault
 from launcher.model.backend import MemoryKeeper
 from launcher.model.backend_registry import choices, described
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.checkpointing import S3
 from launcher.model.family_registry import interface
 from launcher.rules import SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.elasticity import LIMITS, refuses_elastic
+from launcher.runtime.tiers.tier_settings import S3, bucket_and_key
 
 KEY = "recipes.checkpointing"
 _CHECKPOINTING = "docs/checkpointing.md"
@@ -65,7 +65,7 @@ def path_is_reached(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pr
         return
     allowed = "s3://bucket/prefix, or an absolute path such as /fsx/checkpoints"
     if path.startswith(S3):
-        bucket, _, prefix = path.removeprefix(S3).partition("/")
+        bucket, prefix = bucket_and_key(path)
         if fault := bucket_fault(bucket):
             yield problem(f"{KEY}.persistent.path", fault, value=path, allowed=allowed)
         elif not re.fullmatch(_PREFIX, prefix):

@@ -9,6 +9,15 @@ from typing import Any
 from launcher.common import names
 
 S3 = "s3://"
+
+
+def bucket_and_key(uri: str) -> tuple[str, str]:
+    """Return the bucket and the key, or prefix, of a URI of S3."""
+    # Not urlsplit: a key may contain # and ?, which S3 takes literally.
+    bucket, _, key = uri.removeprefix(S3).partition("/")
+    return bucket, key
+
+
 PATIENCE_S = 600
 """Seconds for which an unavailable tier is retried while a checkpoint is loaded. Our own choice: throttling and
 failovers of storage last minutes."""

@@ -16,7 +16,7 @@ from launcher.runtime.tiers.memory_service import PACKAGE, POD, MemoryService, s
 from launcher.runtime.tiers.node_memory import NodeMemory, node_folder
 from launcher.runtime.tiers.s3_store import REQUEST_PATIENCE_S, Bucket
 from launcher.runtime.tiers.stores import Folder, Store
-from launcher.runtime.tiers.tier_settings import S3, TierSettings
+from launcher.runtime.tiers.tier_settings import S3, TierSettings, bucket_and_key
 
 
 class TieredCheckpoints(LaunchMark):
@@ -107,7 +107,7 @@ def _store(settings: TierSettings) -> Store:
     if not settings.path.startswith(S3):
         return Folder(Path(settings.path) / settings.namespace)
     _require("boto3", settings.path)
-    bucket, _, prefix = settings.path.removeprefix(S3).partition("/")
+    bucket, prefix = bucket_and_key(settings.path)
     return Bucket(
         bucket,
         f"{prefix.strip('/')}/{settings.namespace}/".lstrip("/"),

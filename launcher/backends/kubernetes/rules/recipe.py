@@ -8,10 +8,10 @@ from launcher.backends.kubernetes import manifest, security
 from launcher.backends.kubernetes.job_options import k8s_options
 from launcher.common.problems import Notice, Problem
 from launcher.model.checked_recipe import CheckedRecipe
-from launcher.model.checkpointing import S3
 from launcher.rules import SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.checkpointing import KEY, persistent_path
 from launcher.rules.elasticity import PAGE, POLICY, refuses_elastic
+from launcher.runtime.tiers.tier_settings import S3
 
 
 @rule("E210", *SIZES, "cluster.use_hyperpod_pytorch_job", source=PAGE)
