@@ -13,13 +13,13 @@ from launcher.api.composed import composed
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model import family_registry
 from launcher.model.config_tree import get
-from launcher.runtime.finetune.data.errors import DataError, printable
+from launcher.runtime.finetune.data.errors import DataError
 
 if TYPE_CHECKING:
     from launcher.runtime.finetune.data.report import Shown, Summary
     from launcher.runtime.finetune.data.settings import DataSettings
 
-__all__ = ["Report", "Shown", "Summary", "printable", "read"]
+__all__ = ["Report", "Shown", "Summary", "read"]
 
 _PACKAGES = ("tokenizers", "jinja2", "numpy", "xxhash")
 _MODEL = "model_config.model_name_or_path"

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.api.samples import printable
 from launcher.common import pictures
-from launcher.common.texts import start_of
+from launcher.common.texts import in_line, start_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,11 +49,11 @@ def lines(found: "Summary", name: str) -> Iterator[Line]:
             yield f"{f'{first}–{last}':>12} {'█' * -(-number * _BAR // most)} {number}".rstrip(), ""
         yield "", ""
     share = f"{100 * counts.targets / counts.tokens:.0f} %" if counts.tokens else "none"
-    yield f"{printable(name)}: {counts.read} samples read; {counts.tokens} tokens kept, {share} trained", "bold"
+    yield f"{in_line(name)}: {counts.read} samples read; {counts.tokens} tokens kept, {share} trained", "bold"
     yield f"  {found.num_train} to train on, {found.num_validation} held out for evaluation", ""
     for note in found.notes:
         yield f"  {note}", "yellow"
-    yield from ((f"    {printable(place)}  {reason}", "") for place, reason in found.dropped)
+    yield from ((f"    {in_line(place)}  {reason}", "") for place, reason in found.dropped)
     if (others := sum(counts.dropped.values()) - len(found.dropped)) > 0:
         yield f"    and {others} more; the first {len(found.dropped)} are listed", ""
 
@@ -79,9 +78,9 @@ def bins(lengths: Mapping[int, int]) -> list[tuple[int, int, int]]:
 
 def _sample(sample: "Shown") -> Iterator[Line]:
     if sample.dropped:
-        yield f"{printable(sample.place)}  dropped: {sample.dropped}", "bold yellow"
+        yield f"{in_line(sample.place)}  dropped: {sample.dropped}", "bold yellow"
         return
-    yield f"{printable(sample.place)}  {sample.num_tokens} tokens, {sample.num_targets} trained", "bold"
+    yield f"{in_line(sample.place)}  {sample.num_tokens} tokens, {sample.num_targets} trained", "bold"
     for piece in sample.pieces:
         yield from _part(piece.text, is_trained=piece.is_trained)
     if sample.rejected is not None:
@@ -98,7 +97,7 @@ def _part(text: str, *, is_trained: bool, style: str = "green") -> Iterator[Line
         for start in range(0, max(1, len(row)), _COLUMNS)
     ]
     for row in wrapped[:_LINES]:
-        yield mark + printable(row), style if is_trained else ""
+        yield mark + in_line(row), style if is_trained else ""
     if len(wrapped) > _LINES:
         yield f"{mark}… {len(wrapped) - _LINES} further lines", "dim"
 

@@ -1,4 +1,7 @@
-"""Texts for people: of others, such as logs, names and error messages, made harmless and not endless; and counts."""
+"""Texts for people: of others, such as logs, names and error messages, made harmless and not endless; and counts.
+
+Standard library only.
+"""
 
 import re
 import shlex
@@ -40,11 +43,12 @@ _KEPT_END = 512
 """Characters of its end that are kept: errors have their cause there."""
 
 
-def in_line(text: str) -> str:
-    """Return a text with line breaks, control characters and bytes that are not UTF-8 as escape sequences."""
+def in_line(text: str, keeps: str = "") -> str:
+    """Return a text with line breaks, control characters and bytes that are not UTF-8 as escape sequences, but for
+    the signs in `keeps`."""
     if text.isprintable():
         return text
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    return "".join(sign if sign.isprintable() or sign in keeps else repr(sign)[1:-1] for sign in text)
 
 
 def printable(text: str) -> str:

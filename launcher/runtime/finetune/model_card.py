@@ -10,8 +10,8 @@ from pathlib import Path
 from torch import nn
 
 from launcher.common import names
+from launcher.common.texts import in_line
 from launcher.runtime.durable import read_object
-from launcher.runtime.finetune.data.errors import printable
 from launcher.runtime.finetune.data.losses import Counts
 from launcher.runtime.finetune.data.prepared import Prepared
 from launcher.runtime.finetune.inputs import Inputs
@@ -121,7 +121,7 @@ def card(facts: Facts) -> str:
     if losses := facts.data_counts.losses:
         lines += ["| not trained | samples | turns | tokens | example |", "|---|---|---|---|---|"]
         for loss in losses:
-            reason, example = f"{'dropped: ' if loss.is_drop else ''}{loss.reason}", printable(loss.example)
+            reason, example = f"{'dropped: ' if loss.is_drop else ''}{loss.reason}", in_line(loss.example)
             cells = (reason, loss.samples, loss.turns, loss.tokens, example.replace("|", "\\|"))
             lines.append(f"| {' | '.join(map(str, cells))} |")
         lines.append("")

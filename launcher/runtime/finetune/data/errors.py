@@ -1,4 +1,6 @@
-"""Errors of a user's data, template or tokenizer."""
+"""Errors of a user's data, template or tokenizer. A sample must not control the terminal."""
+
+from launcher.common.texts import in_line
 
 
 class DataError(ValueError):
@@ -9,7 +11,7 @@ class DataError(ValueError):
     """
 
     def __init__(self, *messages: str):
-        self.messages = tuple(printable(message, keeps="\n") for message in messages)
+        self.messages = tuple(in_line(message, keeps="\n") for message in messages)
         super().__init__("\n".join(self.messages))
 
 
@@ -17,17 +19,8 @@ class SampleError(ValueError):
     """One sample is not valid; its reader adds the file and the line."""
 
     def __init__(self, message: str):
-        super().__init__(printable(message))
+        super().__init__(in_line(message))
 
 
 class TemplateFault(SampleError):
     """The chat template does not fit a sample, and most likely none of its kind: the samples are named together."""
-
-
-def printable(text: str, keeps: str = "") -> str:
-    """Return a text with control characters escaped, but for `keeps`: a sample must not control the terminal."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each in keeps else each.encode("unicode_escape").decode() for each in text
-    )

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy
 
+from launcher.common.texts import counted, in_line
 from launcher.runtime.finetune.data import split
 from launcher.runtime.finetune.data.encoding import Encoder
-from launcher.runtime.finetune.data.errors import printable
 from launcher.runtime.finetune.data.losses import CUT, Counts, Loss
 from launcher.runtime.finetune.data.prepared import Flags, Ids
 from launcher.runtime.finetune.data.settings import DataSettings
@@ -135,19 +135,19 @@ def notes(settings: DataSettings, tokenizer: ModelTokenizer, counts: Counts) -> 
 
 def note(loss: Loss, counts: Counts) -> str:
     """Return what is not trained for one reason, as a line."""
-    turns = _number(loss.turns, "turn") + " of the assistant" if loss.turns else ""
-    tokens = _number(loss.tokens, "token") if loss.tokens else ""
+    turns = counted(loss.turns, "turn") + " of the assistant" if loss.turns else ""
+    tokens = counted(loss.tokens, "token") if loss.tokens else ""
     if loss.is_drop:
         share = f"{100 * loss.samples / counts.read:.3g} %"
-        what = f"{loss.samples} of {_number(counts.read, 'sample')} dropped ({share}): {loss.reason}"
+        what = f"{loss.samples} of {counted(counts.read, 'sample')} dropped ({share}): {loss.reason}"
         lost = ", ".join(filter(None, (turns, tokens)))
     elif loss.reason == CUT:
-        what = f"{_number(loss.samples, 'sample')} {loss.reason}"
+        what = f"{counted(loss.samples, 'sample')} {loss.reason}"
         lost = ", ".join(filter(None, (tokens and f"{tokens} less", turns and f"{turns} not trained")))
     else:
-        what = f"{turns} in {_number(loss.samples, 'sample')} not trained: {loss.reason}"
+        what = f"{turns} in {counted(loss.samples, 'sample')} not trained: {loss.reason}"
         lost = ""
-    return printable("; ".join(filter(None, (what, lost, f"such as {loss.example}"))))
+    return in_line("; ".join(filter(None, (what, lost, f"such as {loss.example}"))))
 
 
 def shown(encoder: Encoder, chunk: Chunk) -> Iterator[Shown]:
@@ -187,10 +187,6 @@ def steps_of(encoder: Encoder, chunk: Chunk) -> Iterator[dict[str, Any]]:
             "targets": sample.num_targets,
             "dropped": sample.dropped or None,
         }
-
-
-def _number(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _pieces(encoder: Encoder, ids: Ids, trained: Flags) -> Iterator[Piece]:
