@@ -81,6 +81,13 @@ def test_divisors_are_listed_between_their_bounds():
     assert batch.divisors(12) == "1, 2, 3, 4, 6, 12"
     assert batch.divisors(12, least=2, most=6) == "2, 3, 4, 6"
     assert batch.divisors(1, least=2) == ""
+    assert batch.divisors(2**62, most=4) == "1, 2, 4"
+
+
+@given(number=st.integers(1, 500), least=st.integers(1, 30), most=st.none() | st.integers(1, 600))
+def test_divisors_are_those_that_a_division_finds(number, least, most):
+    found = [n for n in range(least, min(number, most or number) + 1) if number % n == 0]
+    assert batch.divisors(number, least, most) == ", ".join(map(str, found))
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,14 @@ def passes(share: int, max_micro_batch_size: int) -> tuple[int, int]:
 
 
 def divisors(number: int, least: int = 1, most: int | None = None) -> str:
-    """Return the divisors of a number from `least` to `most`, by default the number itself, for people."""
-    return ", ".join(str(each) for each in range(least, min(number, most or number) + 1) if number % each == 0)
+    """Return the divisors of a number from `least` to `most`, by default the number itself, for people.
+
+    A divisor above the square root has its counterpart below, so no more numbers are tried, and none above `most`.
+    """
+    most = most or number
+    found = {each for each in range(1, min(math.isqrt(number), most) + 1) if number % each == 0}
+    found |= {number // each for each in found}
+    return ", ".join(str(each) for each in sorted(found) if least <= each <= most)
 
 
 def balance(split: BatchSplit, data_parallel_size: int) -> float:
