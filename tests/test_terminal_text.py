@@ -307,6 +307,12 @@ def test_a_timeline_is_shown_in_the_width_of_the_terminal_with_its_picture(tmp_p
     assert rows and out.getvalue().splitlines() == [*shown, *ends[0], *shown, *ends[1]]
 
 
+def test_a_table_without_rows_is_its_heading_on_a_terminal_too(monkeypatch, capsys):
+    monkeypatch.setattr(console, "width", lambda: 80)
+    console.show_table(["node", "state"], [])
+    assert capsys.readouterr().out.split() == ["node", "state"]
+
+
 def test_a_table_on_a_narrow_terminal_names_every_column(monkeypatch, capsys):
     monkeypatch.setattr(console, "width", lambda: 20)
     console.show_table(

@@ -151,7 +151,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Seque
     if columns is None:
         say_lines([first, *lines])  # styles are for terminals
         return
-    is_narrow = max(len(line[:begin].rstrip()) for line in lines) > columns
+    is_narrow = max((len(line[:begin].rstrip()) for line in lines), default=0) > columns
     if is_narrow:
         say("  ".join(head[:2]), "dim")
     else:
