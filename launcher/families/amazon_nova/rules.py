@@ -130,7 +130,7 @@ def one_function_rewards(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
 
 @rule("E567", "recipes.images", "cluster", source="the published images")
 def region_has_the_image_of_generation(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """The program that generates answers keeps its published image beside a `container`, which replaces the others'."""
+    """The program that generates answers keeps its published image beside a `container`, which replaces the other."""
     images = recipe_of(checked, Recipe).images
     is_kept = checked.launch.container and images.generation and images.exists(described(checked.backend).choice)
     if is_kept and images.region not in images.accounts:
