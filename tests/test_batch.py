@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.model import batch
+from launcher.model.job_spec import ScalePoint, StepBatch
 
 sizes = st.integers(1, 4096)
 
@@ -68,8 +69,9 @@ def test_idle_time_is_what_equal_shares_would_save(samples, ranks):
     if split is None:
         return
     idle = sum(split.large - share for share in [split.small] * split.num_small)
-    assert batch.idle_fraction(split, ranks) == pytest.approx(idle / (split.large * ranks))
-    assert batch.balance(split, ranks) >= 1 and (batch.balance(split, ranks) == 1) == split.is_even
+    point = ScalePoint(1, ranks, ranks, StepBatch(split, split.large, 1, None), {})
+    assert point.idle == pytest.approx(idle / (split.large * ranks))
+    assert point.balance >= 1 and (point.balance == 1) == split.is_even
 
 
 def test_a_size_is_as_fast_as_the_first_that_has_its_share():

@@ -76,17 +76,6 @@ def divisors(number: int, least: int = 1, most: int | None = None) -> str:
     return ", ".join(str(each) for each in sorted(found) if least <= each <= most)
 
 
-def balance(split: BatchSplit, data_parallel_size: int) -> float:
-    """Return `largest share · W ÷ samples`: 1 if no rank waits for another, 1.25 if a step takes 1.25 times as
-    long as it would with equal shares."""
-    return split.large * data_parallel_size / split.samples(data_parallel_size)
-
-
-def idle_fraction(split: BatchSplit, data_parallel_size: int) -> float:
-    """Return the fraction of all ranks' time, 0 to 1, that is spent waiting for the ranks with the largest share."""
-    return 1 - 1 / balance(split, data_parallel_size)
-
-
 def no_faster_than(shares: Iterable[float]) -> Iterator[int | None]:
     """Yield for each size, smallest first, the index of the first smaller one that is as fast; None if none is.
 
