@@ -175,7 +175,7 @@ def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
 
 @contextmanager
 def _passing() -> Iterator[Callable[[str], None]]:
-    """Yield a function that prints a text in place of the last one, which is erased at the end; on a terminal only."""
+    """Yield a function that prints a text in place of the last one, erased at the end; on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda _text: None
         return

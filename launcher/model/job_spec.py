@@ -92,8 +92,8 @@ class ScalePoint(NamedTuple):
 
     @property
     def balance(self) -> float | None:
-        """`largest share · W ÷ samples`: 1 if no rank waits for another, 1.25 if a step takes 1.25 times as long as it
-        would with equal shares; None without a batch."""
+        """`largest share · W ÷ samples`: 1 if no rank waits for another, 1.25 if a step takes 1.25 times as long as
+        it would with equal shares; None without a batch."""
         samples = self.samples_per_step
         return self.batch.split.large * self.data_parallel_size / samples if self.batch and samples else None
 
