@@ -214,6 +214,7 @@ Source: AWS, managed tiered checkpointing, Solution overview (6 B); Rajbhandari 
 Block-wise Quantization (2022), section 2 (blocks of 2048).
 """
 
+
 class Content(NamedTuple):
     """Content of a checkpoint: a family provides it, the package `checkpointing` computes sizes and times from it."""
 
