@@ -134,7 +134,7 @@ def region_has_the_image_of_generation(checked: CheckedRecipe, problem: MakeProb
     images = recipe_of(checked, Recipe).images
     is_kept = checked.launch.container and images.generation and images.exists(described(checked.backend).choice)
     if is_kept and images.region not in images.accounts:
-        message, allowed = "the image that generates answers is not published here", ", ".join(images.accounts)
+        message, allowed = "the image that generates answers is not in this region", ", ".join(images.accounts)
         remedy = f"recipes.images.region={next(iter(images.accounts))}"
         yield problem("recipes.images.region", message, value=images.region, allowed=allowed, remedy=remedy)
 
