@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.model import batch
+from launcher.model.job_spec import ScalePoint, StepBatch
 from launcher.runtime.shares import passes
 
 sizes = st.integers(1, 4096)
@@ -69,8 +70,9 @@ def test_idle_time_is_what_equal_shares_would_save(samples, ranks):
     if split is None:
         return
     idle = sum(split.large - share for share in [split.small] * split.num_small)
-    assert batch.idle_fraction(split, ranks) == pytest.approx(idle / (split.large * ranks))
-    assert batch.balance(split, ranks) >= 1 and (batch.balance(split, ranks) == 1) == split.is_even
+    point = ScalePoint(1, ranks, ranks, StepBatch(split, split.large, 1, None), {})
+    assert point.idle == pytest.approx(idle / (split.large * ranks))
+    assert point.balance >= 1 and (point.balance == 1) == split.is_even
 
 
 def test_a_size_is_as_fast_as_the_first_that_has_its_share():
@@ -82,6 +84,13 @@ def test_divisors_are_listed_between_their_bounds():
     assert batch.divisors(12) == "1, 2, 3, 4, 6, 12"
     assert batch.divisors(12, least=2, most=6) == "2, 3, 4, 6"
     assert batch.divisors(1, least=2) == ""
+    assert batch.divisors(2**62, most=4) == "1, 2, 4"
+
+
+@given(number=st.integers(1, 500), least=st.integers(1, 30), most=st.none() | st.integers(1, 600))
+def test_divisors_are_those_that_a_division_finds(number, least, most):
+    found = [n for n in range(least, min(number, most or number) + 1) if number % n == 0]
+    assert batch.divisors(number, least, most) == ", ".join(map(str, found))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import LLAMA_K8S, ROOT
+from conftest import LLAMA_K8S, ROOT, SCRIPT_K8S
 
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
@@ -172,6 +172,28 @@ def test_a_description_corrects_the_table(prepare):
     job = prepare(*words)
     assert (job.resources.accelerators, job.resources.efa) == (8, 8)
     assert "8 EFA devices, not 32" in codes(job)["N161"]
+
+
+@pytest.mark.parametrize(
+    ("description", "differs"),
+    [
+        ("{name: p4d.24xlarge, accelerator: neuron}", "aws.amazon.com/neurondevice accelerators, not nvidia.com/gpu"),
+        ("{name: p4d.24xlarge, architecture: arm64}", "arm64 processors, not x86_64"),
+        (
+            "{name: p4d.24xlarge, efa_devices: 0, architecture: arm64}",
+            "0 EFA devices, not 4, arm64 processors, not x86_64",
+        ),
+        (
+            "{name: m5.large, accelerators: 1, accelerator: gpu}",
+            "1 accelerators, not 0, 1 processes, not 0, nvidia.com/gpu accelerators",
+        ),
+    ],
+    ids=["kind", "architecture", "two", "a kind where the table has none"],
+)
+def test_a_notice_names_what_a_description_changes(prepare, description, differs):
+    name = description.removeprefix("{name: ").partition(",")[0]
+    job = prepare(*SCRIPT_K8S, f"instance_type={name}", "training_cfg.run.ntasks_per_node=1", described(description))
+    assert codes(job)["N161"] == f"ml.{name} differs from the table as described: {differs}"
 
 
 def test_a_training_job_takes_a_type_that_is_newer_than_the_api_file(render):

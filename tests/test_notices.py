@@ -132,6 +132,15 @@ CASES = {
         "N113 uneven shares take several passes at 3 nodes: the training code must split them by "
         "micro_train_batch_size, as the built-in code does",
     ),
+    "passes of a size that is left out": (
+        (*FIVE, "instance_type=ml.g5.12xlarge", "~recipes.scale_config.3"),
+        "N113",
+    ),
+    "passes of a planned size that a correction splits": (
+        (*FIVE, f"+recipes.scale_config.3.{MICRO}=2"),
+        "N113 uneven shares take several passes at 3 nodes: the training code must split them by "
+        "micro_train_batch_size, as the built-in code does",
+    ),
     "static": (
         (*LLAMA_K8S, "++recipes.scale_config=auto"),
         "N124 the job is static, so auto plans a single size: ++recipes.elastic_policy.is_elastic=true makes it "

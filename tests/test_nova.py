@@ -117,8 +117,6 @@ FAULTS = {
     "a placeholder": (SFT, ['recipes.run.data_s3_path="s3://<bucket>/data"'], "E122", "run.data_s3_path",
                       ["recipes.run.data_s3_path=s3://bucket/data"]),
     "a path that is not in S3": (SFT, ["recipes.run.data_s3_path=/fsx/train.jsonl"], "E102", "run.data_s3_path", []),
-    "no such region": (SFT, ["recipes.images.region=eu-west-1"], "E567", "images.region",
-                       ["recipes.images.region=us-west-2"]),
     "another way to ask": (BENCHMARK, ["recipes.evaluation.strategy=judge"], "E568", "evaluation.strategy",
                            ["recipes.evaluation.task=my_task", "recipes.evaluation.strategy=judge"]),
     "another metric": (OWN_DATA, ["recipes.evaluation.metric=accuracy"], "E568", "evaluation.metric", []),
@@ -257,9 +255,25 @@ def test_no_region_needs_to_be_known_to_look(prepare, monkeypatch):
     assert prepare(SFT, *K8S, "container=me/own:1").image == "me/own:1"
 
 
-def test_a_job_in_a_region_without_an_image_is_refused(problems):
-    found = {problem.code: problem for problem in problems(SFT, *JOBS, DATA, f"{REGION}=eu-west-1")}
-    assert found["E567"].value == "eu-west-1" and "us-west-2" in found["E567"].allowed
+@pytest.mark.parametrize("container", [(), ("container=null",), ("container=''",)], ids=["default", "null", "empty"])
+@pytest.mark.parametrize("recipe", [SFT, PPO])
+def test_a_region_without_an_image_is_one_problem(recipe, container, problems, prepare):
+    (found,) = problems(recipe, *K8S, *container, "recipes.images.region=eu-west-1")
+    assert (found.code, found.path, found.allowed) == ("E613", "container", f"a job in {', '.join(ACCOUNTS)}")
+    assert found.remedy.endswith(", or recipes.images.region=us-east-1")
+    assert prepare(recipe, *K8S, "recipes.images.region=us-west-2").image
+
+
+@pytest.mark.parametrize("container", [(), ("container=''",)], ids=["default", "empty"])
+def test_a_job_in_a_region_without_an_image_is_refused(container, problems):
+    (found,) = problems(SFT, *JOBS, DATA, *container, f"{REGION}=eu-west-1")
+    assert found.code == "E613" and "eu-west-1" in found.message and "us-west-2" in found.allowed
+    assert found.remedy == "container=<an image of your own>"
+
+
+def test_an_empty_image_hides_that_of_the_recipe(problems):
+    (found,) = problems(SFT, *K8S, "container=''")
+    assert (found.code, found.remedy) == ("E305", "leave it out")
 
 
 def test_a_dry_run_gives_every_file(render):

@@ -9,7 +9,10 @@ from conftest import CACHE, ELASTIC, shipped
 from launcher import pipeline
 from launcher.common.problems import ProblemsFound
 from launcher.config.compose import compose
+from launcher.families import verl
+from launcher.families.llm_finetuning_aws import OPEN_RECIPE
 from launcher.families.llm_finetuning_aws.rules import _TECHNIQUES
+from launcher.families.verl import open_keys
 from launcher.model.config_tree import leaves
 from launcher.model.family_registry import recipe_model
 from launcher.model.validation import field_names, is_field, submodel
@@ -85,6 +88,11 @@ def named_paths(model: Any, above: str = "") -> Iterator[str]:
     for name in field_names(model):
         inner = submodel(model, name)
         yield from named_paths(inner, f"{above}{name}.") if inner else (f"{above}{name}",)
+
+
+def test_each_family_finds_its_keys_where_it_names_them():
+    assert OPEN_RECIPE.table() is TABLE
+    assert verl.OPEN_RECIPE.table() is open_keys.TABLE
 
 
 @pytest.mark.slow

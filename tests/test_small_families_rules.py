@@ -246,6 +246,13 @@ def test_an_image_is_that_of_the_job_s_region(render, problems):
 # Checkpointless training
 
 
+def test_shares_of_any_number_of_experts_are_found(problems):
+    """The number of experts bounds no search; 16 ranks that have the same layers are 2 copies of 8 shares at most."""
+    numbers = (f"recipes.{EXPERTS}=16", "recipes.model.config.num_moe_experts=1600000000000")
+    (problem,) = problems(*VALID["gpt-lora"], *numbers)
+    assert (problem.code, problem.path, problem.allowed) == ("E487", f"recipes.{EXPERTS}", "1, 2, 4, 8")
+
+
 @pytest.mark.parametrize(
     ("name", "words", "code", "path"),
     [

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -305,6 +306,22 @@ def test_a_timeline_is_shown_in_the_width_of_the_terminal_with_its_picture(tmp_p
     shown = [f"\x1b[1m{head}\x1b[0m", *rows]
     ends = ["no picture: it needs matplotlib (pip install '.[local]')"], ["picture run/timeline.svg"]
     assert rows and out.getvalue().splitlines() == [*shown, *ends[0], *shown, *ends[1]]
+
+
+def test_progress_is_erased_however_wide_it_became(monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", screen)
+    with console.progress("done") as show:
+        show(9, 12345)
+        show(10, 12345)
+    assert screen.getvalue() == f"\r9 of 12345 done\r10 of 12345 done\r{' ' * 16}\r"
+
+
+def test_a_table_without_rows_is_its_heading_on_a_terminal_too(monkeypatch, capsys):
+    monkeypatch.setattr(console, "width", lambda: 80)
+    console.show_table(["node", "state"], [])
+    assert capsys.readouterr().out.split() == ["node", "state"]
 
 
 def test_a_table_on_a_narrow_terminal_names_every_column(monkeypatch, capsys):

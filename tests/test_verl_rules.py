@@ -284,6 +284,15 @@ def test_remedies_that_are_typed_together_hold(problems, prepare, batch, mini, n
     prepare(*words(GRPO, *given, *remedies))
 
 
+def test_a_share_of_any_number_of_answers_is_divided(problems):
+    """A share that is the product of two prime numbers is not searched for passes of every size."""
+    first, second = 2**31 - 1, 2**28 - 57
+    numbers = (f"{TRAINING}.data.train_batch_size={first}", f"{ACTOR}.ppo_mini_batch_size={first}")
+    answers = (f"{ROLLOUT}.n={8 * second}", f"{ACTOR}.ppo_micro_batch_size_per_gpu={second - 1}")
+    found = problems(*words(BY_SAMPLES, *numbers, *answers, "recipes.trainer.num_nodes=1"))
+    assert [(each.code, each.allowed) for each in found] == [("E284", "1")]
+
+
 def test_a_problem_names_the_key_that_an_overridden_one_follows(problems):
     (problem,) = problems(*words(GRPO, f"{TRAINING}.trainer.nnodes=2"))
     assert problem.remedy == "recipes.trainer.num_nodes=2, which it follows"

@@ -142,10 +142,6 @@ def _lines(recipe: Mapping[str, Any], model_type: str) -> Iterator[str]:
 
 def _meaning(model: type[BaseModel], parents: list[str], name: str) -> str:
     """Return the first sentence of a key's description, as a comment."""
-    for parent in parents:
-        inner = submodel(model, parent)
-        if inner is None:
-            return ""
-        model = inner
-    text = descriptions(model).get(name, "")
+    inner = submodel(model, *parents)
+    text = descriptions(inner).get(name, "") if inner else ""
     return f"  # {re.split(r'(?<=[.;:]) ', text)[0].rstrip('.;:')}" if text else ""

@@ -1,6 +1,5 @@
 """Lines on standard output and standard error, coloured on a terminal. Imports rich only then."""
 
-import functools
 import os
 import shlex
 import shutil
@@ -151,7 +150,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], styles: Seque
     if columns is None:
         say_lines([first, *lines])  # styles are for terminals
         return
-    is_narrow = max(len(line[:begin].rstrip()) for line in lines) > columns
+    is_narrow = max((len(line[:begin].rstrip()) for line in lines), default=0) > columns
     if is_narrow:
         say("  ".join(head[:2]), "dim")
     else:
@@ -175,38 +174,36 @@ def _wrapped(line: str, indent: str, stream: TextIO) -> list[str]:
 
 
 @contextmanager
-def _passing(widest: str) -> Iterator[Callable[[str], None]]:
-    """Yield a function that prints texts, at most as wide as one, which are erased at the end; on a terminal only."""
+def _passing() -> Iterator[Callable[[str], None]]:
+    """Yield a function that prints a text in place of the last one, erased at the end; on a terminal only."""
     if not sys.stderr.isatty():
         yield lambda _text: None
         return
-    write = functools.partial(print, end="", file=sys.stderr, flush=True)
+    widest = 0
+
+    def write(text: str) -> None:
+        nonlocal widest
+        widest = max(widest, len(text))
+        print(f"\r{text}", end="", file=sys.stderr, flush=True)
+
     try:
         yield write
     finally:
-        write("\r" + " " * len(widest) + "\r")
-
-
-@contextmanager
-def counter(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that shows how many of `total` are done, on a terminal only."""
-    with _passing(f"{total} of {total} {what}") as write:
-        yield lambda done: write(f"\r{done} of {total} {what}")
+        write(" " * widest + "\r")
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function that shows how many are done, and of how many, on a terminal only."""
-    with _passing(f"0000 of 0000 {what}") as write:
-        yield lambda done, total: write(f"\r{done} of {total} {what}")
+    with _passing() as write:
+        yield lambda done, total: write(f"{done} of {total} {what}")
 
 
 @contextmanager
 def while_waiting(what: str) -> Iterator[None]:
     """Show a line until the block ends, on a terminal only."""
-    what = plain(what)
-    with _passing(what) as write:
-        write(what)
+    with _passing() as write:
+        write(plain(what))
         yield
 
 

@@ -139,16 +139,19 @@ def load(text: str, max_values: int | None = None) -> Any:
     Raises:
         yaml.MarkedYAMLError: The text is not YAML, has a duplicate key, nests too deep, or has too many values.
     """
-    return _loaded(text, max_values)[0]
+    return load_with_nodes(text, max_values)[0]
 
 
 def load_nodes(text: str) -> yaml.Node | None:
     """Parse one YAML document into nodes with their positions, keys of `<<` merged. Errors are those of `load`."""
-    return _loaded(text, None)[1]
+    return load_with_nodes(text)[1]
 
 
-def _loaded(text: str, max_values: int | None) -> tuple[Any, yaml.Node | None]:
-    """Return value and nodes of a document. The value's construction merges keys of `<<` in the nodes, too."""
+def load_with_nodes(text: str, max_values: int | None = None) -> tuple[Any, yaml.Node | None]:
+    """Parse one YAML document once, for both what `load` and what `load_nodes` returns.
+
+    The value's construction merges keys of `<<` in the nodes.
+    """
     node = _composed(text, max_values)
     return None if node is None else _Loader("").construct_document(node), node
 

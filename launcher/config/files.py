@@ -98,12 +98,12 @@ class FileCache:
         return _current(self._texts, path, _read, _MOST_FILES)
 
     def nodes(self, path: Path) -> tuple[Any, yaml.Node | None]:
-        """Return the tree of a file and the nodes of its values."""
+        """Return the tree of a file and the nodes of its values: those of its `defaults` are left out."""
         return _current(self._nodes, path, _parsed, _MOST_PARSED)
 
     def lines(self, path: Path) -> dict[str, int]:
         """Return dotted path to line of every leaf of a file."""
-        return _current(self._lines, path, lambda path, _: dict(_leaf_lines(value_nodes(path), "")), _MOST_PARSED)
+        return _current(self._lines, path, lambda path, _: dict(_leaf_lines(self.nodes(path)[1], "")), _MOST_PARSED)
 
 
 def _current(
@@ -119,7 +119,10 @@ def _current(
 
 
 def _parsed(path: Path, _stamp: Stamp) -> tuple[Any, yaml.Node | None]:
-    return yaml_io.load(path.read_text(encoding="utf-8")), value_nodes(path)
+    tree, node = yaml_io.load_with_nodes(path.read_text(encoding="utf-8"))
+    if isinstance(node, yaml.MappingNode):
+        node.value = [(key, value) for key, value in node.value if key.value != "defaults"]
+    return tree, node
 
 
 class Reader:
@@ -161,14 +164,6 @@ class Reader:
 def shown_path(file: Path) -> Path:
     """Return the path of a file as it is shown: from the collection's folder if it is in there."""
     return file.relative_to(COLLECTION) if file.is_relative_to(COLLECTION) else file
-
-
-def value_nodes(file: Path) -> yaml.Node | None:
-    """Return the YAML nodes of a file's values: those of its `defaults` are left out."""
-    node = yaml_io.load_nodes(file.read_text(encoding="utf-8"))
-    if isinstance(node, yaml.MappingNode):
-        node.value = [(key, value) for key, value in node.value if key.value != "defaults"]
-    return node
 
 
 def _read(path: Path, stamp: Stamp) -> FileText:

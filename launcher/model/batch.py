@@ -61,19 +61,14 @@ def fit(samples: int, data_parallel_size: int, max_micro_batch_size: int) -> Fit
 
 
 def divisors(number: int, least: int = 1, most: int | None = None) -> str:
-    """Return the divisors of a number from `least` to `most`, by default the number itself, for people."""
-    return ", ".join(str(each) for each in range(least, min(number, most or number) + 1) if number % each == 0)
+    """Return the divisors of a number from `least` to `most`, by default the number itself, for people.
 
-
-def balance(split: BatchSplit, data_parallel_size: int) -> float:
-    """Return `largest share · W ÷ samples`: 1 if no rank waits for another, 1.25 if a step takes 1.25 times as
-    long as it would with equal shares."""
-    return split.large * data_parallel_size / split.samples(data_parallel_size)
-
-
-def idle_fraction(split: BatchSplit, data_parallel_size: int) -> float:
-    """Return the fraction of all ranks' time, 0 to 1, that is spent waiting for the ranks with the largest share."""
-    return 1 - 1 / balance(split, data_parallel_size)
+    A divisor above the square root has its counterpart below, so no more numbers are tried, and none above `most`.
+    """
+    most = most or number
+    found = {each for each in range(1, min(math.isqrt(number), most) + 1) if number % each == 0}
+    found |= {number // each for each in found}
+    return ", ".join(str(each) for each in sorted(found) if least <= each <= most)
 
 
 def no_faster_than(shares: Iterable[float]) -> Iterator[int | None]:

@@ -137,10 +137,15 @@ class CheckedRecipe(NamedTuple):
     @property
     def has_no_image(self) -> bool:
         """Whether the recipe does not run on the chosen cluster, or its image is not published in the region."""
-        cluster = described(self.backend).choice
-        return bool(
-            self.recipe.refusal(cluster) or (self.launch.container is None and self.recipe.image_regions(cluster))
-        )
+        return bool(self.recipe.refusal(described(self.backend).choice) or self.region_without_image)
+
+    @property
+    def region_without_image(self) -> str | None:
+        """The job's region, if the recipe's image is published in others only and the launch names none."""
+        backend = described(self.backend)
+        regions = self.recipe.image_regions(backend.choice)
+        region: str = backend.region(self.settings) or get(self.recipe_tree, "images.region")
+        return region if regions and region not in regions and not self.launch.container else None
 
     @property
     def is_in_container(self) -> bool:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
@@ -26,6 +26,8 @@ REPLICAS = 1
 Rate = Annotated[float, Field(ge=1e-9, le=1e9)]
 """Bounds far beyond any real rate, whose quotients are still finite. Our own choice."""
 Parameters = Annotated[int, Field(ge=1, le=10**18)]
+Sharding = Literal["fsdp", "hsdp", "ddp"]
+SHARDINGS: tuple[Sharding, ...] = get_args(Sharding)
 
 
 class MemoryTier(Model):
@@ -79,7 +81,7 @@ class Estimate(Model):
     optimizer: Literal["adam_16bit", "adam_fp16", "adam_fp32", "adam_fp32_master", "adam_8bit", "none"] | None = None
     """State that the optimizer keeps for each trained parameter: adam_16bit 4 bytes, adam_fp16 6, adam_fp32 8,
     adam_fp32_master 12, adam_8bit about 2, none 0. Default: what the family's training program keeps."""
-    sharding: Literal["fsdp", "hsdp", "ddp"] | None = None
+    sharding: Sharding | None = None
     """How states are sharded: fsdp over all ranks, hsdp over those of a node, ddp not at all. Default: as the family
     trains; ddp for your own script."""
     step_s: Rate | None = None
@@ -209,9 +211,6 @@ Source: AWS, managed tiered checkpointing, Solution overview (6 B); Rajbhandari 
 (12 B); PyTorch, torch.optim.Adam: moments have their parameter's type (4 B); Dettmers et al., 8-bit Optimizers via
 Block-wise Quantization (2022), section 2 (blocks of 2048).
 """
-
-Sharding = Literal["fsdp", "hsdp", "ddp"]
-SHARDINGS: tuple[Sharding, ...] = ("fsdp", "hsdp", "ddp")
 
 
 class Content(NamedTuple):

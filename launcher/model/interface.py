@@ -1,5 +1,6 @@
 """How a family's programs are started: its roles, and the expectations of the family's images."""
 
+import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
@@ -182,8 +183,8 @@ class OpenRecipe(NamedTuple):
     Paths are dotted, from the top of the recipe.
     """
 
-    table: "Callable[[], KeyTable]"
-    """What the trainer does with each key of the family."""
+    keys_in: str
+    """Module whose TABLE has what the trainer does with each key of the family."""
     model: str
     """Key of the model: a folder, or a name on the Hugging Face Hub."""
     train: str
@@ -196,6 +197,11 @@ class OpenRecipe(NamedTuple):
     """Returns the trainer's own configuration, in the layout of LLMFT recipes, of a recipe that has no Problem."""
     own_keys: tuple[str, ...] = ()
     """Keys that only the open trainer reads."""
+
+    def table(self) -> "KeyTable":
+        """Return what the trainer does with each key of the family."""
+        found: KeyTable = importlib.import_module(self.keys_in).TABLE  # few compiles need it
+        return found
 
 
 class Interface(NamedTuple):

@@ -90,6 +90,18 @@ class ScalePoint(NamedTuple):
         samples = self.samples_per_step
         return self.batch.split.large / samples if self.batch and samples else None
 
+    @property
+    def balance(self) -> float | None:
+        """`largest share · W ÷ samples`: 1 if no rank waits for another, 1.25 if a step takes 1.25 times as long as
+        it would with equal shares; None without a batch."""
+        samples = self.samples_per_step
+        return self.batch.split.large * self.data_parallel_size / samples if self.batch and samples else None
+
+    @property
+    def idle(self) -> float | None:
+        """Fraction of all ranks' time, 0 to 1, that is spent waiting for the largest share; None without a batch."""
+        return 1 - 1 / self.balance if self.balance else None
+
 
 def start_size(num_nodes: int, sizes: Sequence[int]) -> int:
     """Return the size that a job of these sizes starts with: `num_nodes`, or the smallest if that is not one."""

@@ -434,6 +434,14 @@ class RecipeBase(Model, ABC):
         return self.model_copy(update={**updates, "scale_config": None})
 
 
+def named_model(sources: ValueSources, *paths: str) -> str:
+    """Return the published model that a recipe's files name at the first of some paths that names one; empty if none
+    does."""
+    from launcher.runtime.model_configs import first  # families of unpublished models do not need it
+
+    return first(value for path in paths for _, value in reversed(sources.layers(path)))
+
+
 @functools.cache
 def _fields_by_key(model: type[Model]) -> Mapping[str, str]:
     """Return the name of each field of a model by its key in a recipe."""

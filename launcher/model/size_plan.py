@@ -52,8 +52,6 @@ class SizePlan(NamedTuple):
     """Omitted because their ranks do not divide into sequence-parallel groups."""
     slower: tuple[int, ...] = ()
     """Omitted because a smaller one is as fast."""
-    accumulated: tuple[int, ...] = ()
-    """Planned sizes whose uneven shares take several passes."""
 
 
 def spans(sizes: Iterable[int]) -> str:

@@ -262,7 +262,7 @@ def _is_scalar(annotation: Any) -> bool:
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    found = _model_in(type_at(model, loc))
+    found = submodel(model, *loc)
     return field_names(found) if found else []
 
 
@@ -277,10 +277,9 @@ def is_field(model: type[BaseModel], path: str) -> bool:
     return name in _fields_at(model, tuple(parent.split(".") if parent else ()))
 
 
-def submodel(model: type[BaseModel], key: str) -> type[BaseModel] | None:
-    """Return the model of the values under `key`, through Optional and list, or None."""
-    found = (info.annotation for name, info in model.model_fields.items() if key == (info.alias or name))
-    return _model_in(next(found, None))
+def submodel(model: type[BaseModel], *loc: int | str) -> type[BaseModel] | None:
+    """Return the model that `model` declares for the values at some keys, through Optional and list, or None."""
+    return _model_in(type_at(model, loc))
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
@@ -289,19 +288,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if get_origin(annotation) is dict:
         return None
     return next(filter(None, map(_model_in, getattr(annotation, "__args__", ()))), None)
-
-
-def _model_of_values(annotation: Any) -> type[BaseModel] | None:
-    """Return the model of a mapping's values, through Optional, or None."""
-    arguments = get_args(annotation)
-    if get_origin(annotation) is dict:
-        return _model_in(arguments[1])
-    return next(filter(None, map(_model_of_values, arguments)), None)
-
-
-def _is_list(annotation: Any) -> bool:
-    """Return whether a value of this type is a list, through Optional."""
-    return get_origin(annotation) is list or any(map(_is_list, get_args(annotation)))
 
 
 def _stand_in(model: type[BaseModel], tree: Any) -> Any:
@@ -314,10 +300,12 @@ def _stand_in(model: type[BaseModel], tree: Any) -> Any:
 
 
 def _stand_in_value(annotation: Any, value: Any) -> Any:
-    inner, held = _model_in(annotation), _model_of_values(annotation)
+    kinds = {get_origin(member): member for member in members(annotation)}
+    held = _model_in(get_args(kinds[dict])[1]) if dict in kinds else None
     if held and isinstance(value, Mapping):
         return {key: _stand_in(held, item) for key, item in value.items()}
-    if inner and _is_list(annotation):
+    inner = _model_in(annotation)
+    if inner and list in kinds:
         return [_stand_in(inner, item) for item in value] if isinstance(value, list) else []
     others = set(get_args(annotation)) - {inner, type(None)}  # of a union, such as `bool | Rehearsal`
     if inner and not (type(value) in others or (value is None and type(None) in get_args(annotation))):

@@ -91,7 +91,7 @@ def _draw_shares(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
 def _draw_idle(axes: "Axes", job: JobSpec, nodes: list[int]) -> None:
     """Draw the fraction of all ranks' time spent waiting; hollow if a smaller size is as fast."""
     is_useful = [other is None for other in plan_report.as_fast_as(job)]
-    values = [100 * (plan_report.point_idle(point) or 0) for point in job.scales]
+    values = [100 * (point.idle or 0) for point in job.scales]
     axes.vlines(nodes, 0, values, color="#c8cdd2", linewidth=1.0)
     for is_shown, face, label in ((True, _EVEN, "faster than every smaller size"), (False, "white", "no faster")):
         chosen = [(x, y) for x, y, useful in zip(nodes, values, is_useful, strict=True) if useful is is_shown]

@@ -49,7 +49,7 @@ def table(job: JobSpec, *, in_full: bool = False, costs: Columns = NO_COLUMNS) -
     """
     remarks, rows = _remarks(job), []
     for i, (point, remark) in enumerate(zip(job.scales, remarks, strict=True)):
-        idle = point_idle(point)
+        idle = point.idle
         idle_text = _NONE if idle is None else f"{100 * idle:.1f} %"
         further = (idle_text, _speedup(job.scales[0], point)) if in_full else ()
         paid = costs[1][i] if costs[0] else ()
@@ -100,16 +100,6 @@ def components(job: JobSpec) -> dict[str, int]:
     return {role.component.name: role.nodes(job) for role in interface(job).components if role.component}
 
 
-def point_balance(point: ScalePoint) -> float | None:
-    """Return how many times as long a step takes as it would with equal shares; None without a batch."""
-    return batch.balance(point.batch.split, point.data_parallel_size) if point.batch else None
-
-
-def point_idle(point: ScalePoint) -> float | None:
-    """Return the fraction of all ranks' time, 0 to 1, spent waiting for the largest share; None without a batch."""
-    return batch.idle_fraction(point.batch.split, point.data_parallel_size) if point.batch else None
-
-
 def as_fast_as(job: JobSpec) -> list[int | None]:
     """Return for each size the nodes of the smallest one that is as fast, None if there is none or it is unknown."""
     shares = [share for point in job.scales if (share := point.largest_share)]
@@ -138,7 +128,7 @@ def bars(job: JobSpec, room: int) -> list[str]:
     largest = max(share for _, share in points)
     for point, share in points:
         bar = max(1, round(most * share / largest))
-        busy = max(1, round(bar / (point_balance(point) or 1)))
+        busy = max(1, round(bar / (point.balance or 1)))
         found.append("█" * busy + "░" * (bar - busy))
     return found
 
@@ -200,7 +190,7 @@ def plan_json(job: JobSpec) -> dict[str, Any]:
 
 
 def _scale_json(point: ScalePoint, as_fast: int | None) -> dict[str, Any]:
-    own, balance, idle = point.batch, point_balance(point), point_idle(point)
+    own, balance, idle = point.batch, point.balance, point.idle
     return {
         "nodes": point.nodes,
         "ranks": point.ranks,

@@ -167,7 +167,6 @@ def plan(recipe: RecipeBase, devices: int, given: BatchInputs, *, is_elastic: bo
         starved=tuple(starved),
         undivided=tuple(undivided),
         slower=tuple(nodes for nodes in fits if nodes in slower),
-        accumulated=tuple(n for n, f in kept.items() if f.grad_accumulation > 1 and not f.split.is_even),
     )
 
 

@@ -8,7 +8,7 @@ from launcher.common.texts import counted
 from launcher.model.checked_recipe import CheckedRecipe, SizedBatch, SizedRecipe
 from launcher.model.config_tree import get, size_of
 from launcher.model.family_registry import interface
-from launcher.model.job_spec import BatchSplit, JobSpec
+from launcher.model.job_spec import BatchSplit
 from launcher.model.size_plan import spans
 from launcher.rules import BATCH, SIZES, MakeNotice, MakeProblem, PlannedRecipe, notice_rule, rule
 from launcher.rules.batch_remedies import adds_up, is_complete, remedy
@@ -285,10 +285,10 @@ def slower_sizes_are_left_out(planned: PlannedRecipe, notice: MakeNotice) -> Ite
 @notice_rule("N113", source=_PLANNER)
 def uneven_shares_take_several_passes(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[Notice]:
     """Uneven shares beyond the memory bound take several passes, which training code must support."""
-    plan = planned.checked.size_plan
-    is_cut = interface(planned.checked).cuts_uneven_shares
-    sizes = plan.accumulated if plan else () if is_cut else tuple(_cut(planned.job))
-    if sizes:
+    if planned.checked.size_plan is None and interface(planned.checked).cuts_uneven_shares:
+        return
+    steps = {point.nodes: point.batch for point in planned.job.scales if point.batch}
+    if sizes := [nodes for nodes, step in steps.items() if not step.split.is_even and step.grad_accumulation > 1]:
         what = f"uneven shares take several passes at {spans(sizes)} nodes"
         yield notice(
             f"{what}: the training code must split them by micro_train_batch_size, as the built-in code does"
@@ -317,13 +317,6 @@ def micro_batches_do_not_cut_uneven_shares(planned: PlannedRecipe, notice: MakeN
     without = " ".join(f"~{each.size.path}" for each in single)
     how = f"; to split them, if the training code does: {own}; to leave the sizes out: {without}"
     yield notice(what + (how if single else ""))
-
-
-def _cut(job: JobSpec) -> Iterator[int]:
-    """Yield the sizes whose uneven shares take several passes."""
-    for point in job.scales:
-        if point.batch and not point.batch.split.is_even and point.batch.grad_accumulation > 1:
-            yield point.nodes
 
 
 @notice_rule("N124", source=_PLANNER)

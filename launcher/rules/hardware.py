@@ -27,6 +27,7 @@ _COMPARED = {
     "vcpus": "vCPUs",
     "memory_gib": "GiB",
 }
+_KINDS = {"accelerator_resource": "accelerators", "architecture": "processors"}
 
 
 @rule("E230", "instance_type", "recipes.instance_types", _SPECS, source=_TABLE)
@@ -220,9 +221,15 @@ def description_differs(planned: PlannedRecipe, notice: MakeNotice) -> Iterator[
         values = ", ".join(f"{getattr(instance, key)} {words}" for key, words in _COMPARED.items())
         yield notice(f"{instance.name} is not in the table: as described, {values}")
     elif known != instance:
-        pairs = ((words, getattr(known, key), getattr(instance, key)) for key, words in _COMPARED.items())
-        changed = ", ".join(f"{new} {words}, not {old}" for words, old, new in pairs if old != new)
-        yield notice(f"{instance.name} differs from the table as described: {changed or 'its processors'}")
+        yield notice(f"{instance.name} differs from the table as described: {', '.join(_changes(known, instance))}")
+
+
+def _changes(known: instances.Instance, own: instances.Instance) -> Iterator[str]:
+    """Yield what a description of a type changes, and what the table has, if it is known."""
+    for key, words in (_COMPARED | _KINDS).items():
+        old, new = getattr(known, key), getattr(own, key)
+        if new != old and new is not None:  # None without accelerators, whose number is named
+            yield f"{new} {words}" + ("" if old in (None, "") else f", not {old}")
 
 
 @notice_rule("N162", source=_TABLE)

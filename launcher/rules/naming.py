@@ -57,10 +57,9 @@ def registries_are_in_regions_that_exist(checked: CheckedRecipe, problem: MakePr
 def region_has_the_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
     """A published image exists in some regions only, and a job without an image does not start."""
     backend = described(checked.backend)
-    regions = checked.recipe.image_regions(backend.choice)
-    own, usual = backend.region(checked.settings), get(checked.recipe_tree, "images.region")
-    if checked.launch.container or not regions or (region := own or usual) in regions:
+    if (region := checked.region_without_image) is None:
         return
+    regions, own = checked.recipe.image_regions(backend.choice), backend.region(checked.settings)
     message = f"the recipe's image is not published in {region}"
     remedy = "container=<an image of your own>" + ("" if own else f", or recipes.images.region={regions[0]}")
     yield problem("container", message, allowed=f"a job in {', '.join(regions)}", remedy=remedy)

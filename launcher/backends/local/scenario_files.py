@@ -137,8 +137,7 @@ def _read(name: str, cwd: Path) -> tuple[ScenarioFile, tuple[Problem, ...], Mapp
         return _NOT_READ, (Problem("E406", _FILE_PATH, message, name, allowed, remedy),), {}
     file = cwd / os.path.expanduser(name) if is_file else SHIPPED / f"{name}.yaml"
     try:
-        text = file.read_text(encoding="utf-8")
-        tree, node = yaml_io.load(text), yaml_io.load_nodes(text)
+        tree, node = yaml_io.load_with_nodes(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         return _NOT_READ, (Problem("E407", _FILE_PATH, _unreadable(error), name),), {}
     origins = dict(_lines(node, _FILE_PATH, name if is_file else f"scenarios/{file.name}"))

@@ -24,11 +24,12 @@ def counted_off(results: Iterable[Checked]) -> list[Checked]:
     """Return the results of every recipe of the catalogue; on a terminal, show the progress."""
     found: list[Checked] = []
     recipes: set[str] = set()
-    with console.counter("recipes checked", len(listing.every())) as count:
+    total = len(listing.every())
+    with console.progress("recipes checked") as show:
         for result in results:
             found.append(result)
             recipes.add(result.recipe)
-            count(len(recipes))
+            show(len(recipes), total)
     return found
 
 

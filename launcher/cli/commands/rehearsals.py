@@ -61,13 +61,13 @@ def _rehearsed(rehearsal: "Rehearsal", timeout_s: float) -> int:
 def _await_cluster(events: "Iterator[Event]", num_nodes: int) -> None:
     """Follow the start of the cluster to its end."""
     what = "nodes of the Ray cluster are up, which takes 2 to 20 s each"
-    with console.counter(what, num_nodes) as show:
-        show(0)
+    with console.progress(what) as show:
+        show(0, num_nodes)
         for event in events:
             if event.kind == "isolated" and not event.fields["value"]:
                 console.show_notice(_SHARED_NETWORK)
             if event.kind == "nodes":
-                show(event.fields["done"])
+                show(event.fields["done"], num_nodes)
                 if event.fields["done"] == num_nodes:
                     return
 

@@ -19,8 +19,8 @@ from launcher.families.amazon_nova.techniques import PPO_SECTIONS, Technique, te
 from launcher.model.base_model import NodeCount
 from launcher.model.checkpointing import Content
 from launcher.model.config_tree import get
-from launcher.model.recipe import RecipeBase
 from launcher.model.recipe_keys import RecipeKeys
+from launcher.model.regional_images import ImageRecipe
 
 _FUNCTION = "arn:aws:lambda:us-east-1:123456789012:function:reward"
 _EXAMPLES = {
@@ -43,7 +43,7 @@ _NOT_RENDERED = {
 }
 
 
-class Recipe(RecipeBase):
+class Recipe(ImageRecipe):
     """A Nova recipe: which sections it has depends on its technique."""
 
     keys: ClassVar[RecipeKeys] = RecipeKeys(
@@ -123,10 +123,6 @@ class Recipe(RecipeBase):
         if technique in _NOT_RENDERED:
             return f"{technique.value}: {_NOT_RENDERED[technique]}"
         return f"the program of Nova's {technique.value} is closed, and no image of it is published for this cluster"
-
-    def image(self, cluster: str, region: str | None) -> str | None:
-        """Return the published image for a choice of `cluster` in a region; None if there is none."""
-        return self.images.address(cluster, region)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return no content: the size of the closed models is unknown."""

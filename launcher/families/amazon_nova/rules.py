@@ -129,16 +129,14 @@ def one_function_rewards(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
 
 
 @rule("E567", "recipes.images", "cluster", source="the published images")
-def region_has_an_image(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """A closed program exists only where its image was published."""
-    backend, images = described(checked.backend), recipe_of(checked, Recipe).images
-    own = backend.region(checked.settings)
-    region = own or images.region
-    is_published = checked.launch.container is None or images.generation is not None  # `container` replaces one image
-    if is_published and region not in images.accounts and images.exists(backend.choice):
-        remedy = None if own else f"recipes.images.region={next(iter(images.accounts))}"
-        message, allowed = "no image of Nova is published in this region", ", ".join(images.accounts)
-        yield problem("recipes.images.region", message, value=region, allowed=allowed, remedy=remedy)
+def region_has_the_image_of_generation(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """The program that generates answers keeps its published image beside a `container`, which replaces the other."""
+    images = recipe_of(checked, Recipe).images
+    is_kept = checked.launch.container and images.generation and images.exists(described(checked.backend).choice)
+    if is_kept and images.region not in images.accounts:
+        message, allowed = "the image that generates answers is not in this region", ", ".join(images.accounts)
+        remedy = f"recipes.images.region={next(iter(images.accounts))}"
+        yield problem("recipes.images.region", message, value=images.region, allowed=allowed, remedy=remedy)
 
 
 @rule("E568", "recipes.evaluation", source=_RECIPES)

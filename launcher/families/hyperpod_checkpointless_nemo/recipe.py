@@ -11,9 +11,10 @@ from pydantic import ConfigDict, Field
 from launcher.model.base_model import BatchSize, NonNegativeInt, Passed, PositiveInt, TextForm
 from launcher.model.checkpointing import Content
 from launcher.model.composition import RUN_NAME, ValueSources
-from launcher.model.recipe import TimedRun, Trainer
+from launcher.model.recipe import TimedRun, Trainer, named_model
 from launcher.model.recipe_keys import BatchKeys, RecipeKeys
 from launcher.model.regional_images import ImageRecipe
+from launcher.runtime.model_configs import known
 
 _PROGRAM = r"^/\S+\.py$"
 _FOLDERS = {
@@ -261,16 +262,13 @@ class Recipe(ImageRecipe):
 
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of: the one its files name."""
-        from launcher.runtime.model_configs import first  # few compiles need it
-
-        return first(value for _, value in reversed(sources.layers(RUN_NAME)))
+        return named_model(sources, RUN_NAME)
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what NeMo saves in its own checkpoints; of adapters, nothing is known."""
         from launcher.checkpointing.architecture import num_parameters  # few compiles need it
-        from launcher.runtime import model_configs
 
-        config = config or model_configs.known(published_model)
+        config = config or known(published_model)
         total = num_parameters(config) if config else 0
         saved = 0 if "_peft_" in self.entry_script else total
         return Content(saved, "bfloat16", "adam_fp32_master", "fsdp", total or None)

@@ -1,5 +1,6 @@
 """What checkpointless training needs: copies to recover from, an agent, and values that a recipe cannot know."""
 
+import math
 from collections.abc import Iterator
 
 from launcher.common.problems import Notice, Problem
@@ -62,8 +63,7 @@ def experts_divide(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Pro
         yield problem(path, message, value=shares, remedy=None if experts else f"{path}=1")
     elif replicas and replicas % copies == 0 and replicas % (shares * copies):
         message = f"{replicas} ranks that have the same layers are not {copies} copies of {shares} shares of experts"
-        allowed = ", ".join(str(n) for n in range(1, experts + 1) if not replicas % (n * copies) and not experts % n)
-        yield problem(path, message, value=shares, allowed=allowed)
+        yield problem(path, message, value=shares, allowed=divisors(math.gcd(experts, replicas // copies)))
 
 
 @rule("E489", "recipes.checkpointing", source=f"{_PAGE}, Special considerations")

@@ -6,16 +6,12 @@ Source: the published LLMFT image and recipes.
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from launcher.families.llm_finetuning_aws.recipe import Recipe
 from launcher.model import open_trainer, start_script
 from launcher.model.config_tree import get
 from launcher.model.interface import Entry, Interface, OpenRecipe
 from launcher.model.job_spec import OPEN, PUBLISHED, JobSpec
-
-if TYPE_CHECKING:  # few compiles need it
-    from launcher.runtime.finetune.key_terms import KeyTable
 
 __all__ = ["INTERFACES", "OPEN_RECIPE", "Recipe"]
 
@@ -39,14 +35,8 @@ _PUBLISHED = Interface(
 )
 
 
-def _table() -> "KeyTable":
-    from launcher.runtime.finetune.keys import TABLE  # few compiles need it
-
-    return TABLE
-
-
 OPEN_RECIPE = OpenRecipe(
-    table=_table,
+    keys_in="launcher.runtime.finetune.keys",
     model="training_config.model_config.model_name_or_path",
     train="training_config.datasets.train_data.file_path",
     validation="training_config.datasets.val_data.file_path",

@@ -13,8 +13,10 @@ from launcher.model.base_model import BatchSize, Interval, LayerNames, Model, No
 from launcher.model.checkpointing import Content, Sharding
 from launcher.model.composition import RUN_NAME, ValueSources
 from launcher.model.config_tree import get
+from launcher.model.recipe import named_model
 from launcher.model.recipe_keys import Lora, RecipeKeys
 from launcher.model.training_args import ARGS, BATCH_KEYS, BatchArgs, TrainingRecipe, TrainingSection
+from launcher.runtime.model_configs import beginning, is_on_hub, known
 
 # fmt: off
 Scheduler = Literal[
@@ -352,18 +354,14 @@ class Recipe(TrainingRecipe):
 
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model that the recipe is of; if it leaves the model open, the one its files name."""
-        from launcher.runtime.model_configs import beginning  # few compiles need it
-
         model = self.training_config.model_settings.model_name_or_path
-        return beginning(model) if model else _named(sources, RUN_NAME)
+        return beginning(model) if model else named_model(sources, RUN_NAME)
 
     def counted_model(self, sources: ValueSources) -> str:
         """Return the published model that has as many weights, whose name a folder of weights hides."""
-        from launcher.runtime.model_configs import is_on_hub  # few compiles need it
-
         model = self.training_config.model_settings.model_name_or_path
         own = self.published_model(sources)
-        return own or ("" if model and is_on_hub(model) else _named(sources, f"recipes.{_MODEL}", RUN_NAME))
+        return own or ("" if model and is_on_hub(model) else named_model(sources, f"recipes.{_MODEL}", RUN_NAME))
 
     @property
     def lora(self) -> Lora | None:
@@ -375,21 +373,13 @@ class Recipe(TrainingRecipe):
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what a checkpoint of the training state holds: all weights, or only the adapters."""
         from launcher.checkpointing import architecture  # few compiles need it
-        from launcher.runtime import model_configs
 
         args = self.training_config.training_args
-        config = config or model_configs.known(published_model)
+        config = config or known(published_model)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
         saved = architecture.lora_parameters(weights, self.lora.values) if self.lora else total
         return Content(saved, "bfloat16", "adam_fp32_master", _sharding(args.strategy.fsdp_config), total or None)
-
-
-def _named(sources: ValueSources, *paths: str) -> str:
-    """Return the published model that the recipe's files name at the first of some paths that names one."""
-    from launcher.runtime.model_configs import first  # few compiles need it
-
-    return first(value for path in paths for _, value in reversed(sources.layers(path)))
 
 
 def _sharding(fsdp: FsdpConfig) -> Sharding:

@@ -5,7 +5,7 @@ Source: verl 0.7, verl.trainer.sft_trainer, which torchrun starts; Hydra, comman
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from launcher.families.verl import ray
 from launcher.families.verl.recipe import Recipe
@@ -16,9 +16,6 @@ from launcher.model.environment import mlflow_variables
 from launcher.model.interface import Interface, OpenRecipe, agent_workers
 from launcher.model.job_spec import OPEN, PUBLISHED, JobSpec, Trainer
 
-if TYPE_CHECKING:  # few compiles need it
-    from launcher.runtime.finetune.key_terms import KeyTable
-
 __all__ = ["OPEN_RECIPE", "Recipe", "interfaces"]
 
 _PROGRAM = ("-m", "verl.trainer.sft_trainer", "--config-name", ray.CONFIG)
@@ -28,14 +25,8 @@ def _env(job: JobSpec) -> dict[str, str]:
     return mlflow_variables(get(job.scales[0].config, "training_config.mlflow"))
 
 
-def _table() -> "KeyTable":
-    from launcher.families.verl.open_keys import TABLE  # few compiles need it
-
-    return TABLE
-
-
 OPEN_RECIPE = OpenRecipe(
-    table=_table,
+    keys_in="launcher.families.verl.open_keys",
     model="training_config.model.path",
     train="training_config.data.train_files",
     validation="training_config.data.val_files",

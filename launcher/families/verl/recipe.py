@@ -6,9 +6,10 @@ from typing import Any, ClassVar
 from launcher.families.verl.sections import ModelSource, Parallelism, RayCluster, TrainingConfig
 from launcher.model.checkpointing import Content
 from launcher.model.composition import ValueSources
-from launcher.model.recipe import Mlflow, RecipeBase
+from launcher.model.recipe import Mlflow, RecipeBase, named_model
 from launcher.model.recipe_keys import Lora, RecipeKeys
 from launcher.model.regional_images import RegionalImages
+from launcher.runtime.model_configs import beginning, is_on_hub, known
 
 _DATA = {
     "TRAIN_DATA": "training_config.data.train_files",
@@ -112,18 +113,14 @@ class Recipe(RecipeBase):
 
     def published_model(self, sources: ValueSources) -> str:
         """Return the published model whose name the recipe's begins with."""
-        from launcher.runtime.model_configs import beginning  # few compiles need it
-
         return beginning(self.source.path) if self.source else ""
 
     def counted_model(self, sources: ValueSources) -> str:
         """Return the published model that has as many weights, whose name a folder of weights hides."""
-        from launcher.runtime.model_configs import first, is_on_hub  # few compiles need it
-
         if self.source is None or is_on_hub(self.source.path):
             return self.published_model(sources)
         section = "actor_rollout_ref.model" if self.training_config.actor_rollout_ref else "model"
-        return first(value for _, value in reversed(sources.layers(f"recipes.training_config.{section}.path")))
+        return named_model(sources, f"recipes.training_config.{section}.path")
 
     def content(self, config: Mapping[str, Any] | None = None, published_model: str = "") -> Content:
         """Return what a checkpoint of verl holds: the weights or the adapters, and the state of the optimizer.
@@ -133,9 +130,8 @@ class Recipe(RecipeBase):
         Source: torch.optim.Adam: moments have the parameter's type; Megatron-LM, distributed optimizer.
         """
         from launcher.checkpointing import architecture  # few compiles need it
-        from launcher.runtime import model_configs
 
-        config = config or model_configs.known(published_model)
+        config = config or known(published_model)
         weights = architecture.weights(config) if config else ()
         total = sum(weight.parameters for weight in weights)
         training, roles = self.training_config, self.training_config.actor_rollout_ref

@@ -26,6 +26,8 @@ _MEGATRON = "Megatron-LM, core/parallel_state.py, initialize_model_parallel"
 
 _MOST = 64
 """Largest number of samples, or of GPUs, that a Problem offers."""
+_MOST_IN_A_PASS = 2**16
+"""Largest number of answers that is tried as a pass: divisors of the product of two numbers are beyond any search."""
 _OFFERED = {
     "data.train_batch_size": (16, 32, 64, 128, 256, 512, 1024),
     "actor_rollout_ref.rollout.n": (1, 2, 4, 8, 16, 32),
@@ -141,7 +143,7 @@ def micro_batches_divide_a_share(checked: CheckedRecipe, problem: MakeProblem) -
     if answers % groups == 0 and (share := answers // groups) % micro:
         path = f"{_ACTOR}.ppo_micro_batch_size_per_gpu"
         message = f"a GPU's share of {share} answers does not divide into passes of {micro}"
-        fitting = largest_micro_batch(share, micro)
+        fitting = largest_micro_batch(share, min(micro, _MOST_IN_A_PASS))
         yield problem(path, message, value=micro, allowed=divisors(share, most=_MOST), remedy=f"{path}={fitting}")
 
 
