@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import types
 
 import pytest
@@ -302,6 +303,14 @@ def test_a_line_that_a_killed_process_left_does_not_hide_the_next(tmp_path):
     assert list(folder.trials()) == [0, 2]
     assert folder.trials()[2].values == ("2",)
     assert folder.description == description("a=1,2")
+
+
+def test_records_name_folders_that_are_not_utf8(tmp_path):
+    folder, name = SweepFolder(tmp_path), os.fsdecode(b"/data/not-\xff-utf8")
+    wanted, trial = dataclasses.replace(description("a=1,2"), cwd=name), Trial(0, ("1",), (f"b={name}",), job=name)
+    folder.describe(wanted)
+    folder.note(trial)
+    assert (folder.description, folder.trials()) == (wanted, {0: trial})
 
 
 def meter(folder, objective, lines):

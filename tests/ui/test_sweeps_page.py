@@ -209,6 +209,7 @@ BAD_TRIALS = [
     '{"number": 9, "values": [1, 2], "overrides": [], "value": "low"}',
     '{"number": 9, "values": [1, 2], "overrides": [], "state": ["x"]}',
     '{"number": 9, "values": [1, 2], "overrides": [], "job": 3}',
+    '{"number": 9, "values": [1, 2], "overrides": [], "nothing": 3}',
     "\udcff\udcfe",
 ]
 
@@ -234,6 +235,8 @@ def test_a_damaged_line_of_a_trial_is_left_out(client, results, line):
         {"dimensions": 3},
         {"dimensions": [{"key": 3, "choices": []}]},
         {"dimensions": [{"nothing": 3}]},
+        {"dimensions": [{"key": "a", "nothing": 3}]},
+        {"nothing": 3},
         None,
     ],
     ids=repr,

@@ -1,0 +1,35 @@
+"""Values of dataclasses and named tuples, of what JSON has of them."""
+
+import functools
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+Kind = TypeVar("Kind")
+
+
+def as_type(kind: type[Kind], found: object) -> Kind:
+    """Return the value of a type that was written as JSON.
+
+    Args:
+        found: What `json.loads` returns of it, which also reads file names that are not UTF-8; pydantic's parser does
+            not.
+
+    Raises:
+        ValueError: It is of another type; the message has one line.
+    """
+    from pydantic import ValidationError  # start-up time
+
+    try:
+        return _adapter(kind).validate_python(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))) from error
+
+
+@functools.cache
+def _adapter(kind: type[Kind]) -> "TypeAdapter[Kind]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
