@@ -73,8 +73,7 @@ class KubernetesBackend:
         from launcher.backends.kubernetes import submit
 
         findings = submit.validate(_connection(bundle), bundle)
-        for notice in findings.notices:
-            console.show_notice(notice, stderr=True)
+        console.show_notice(*findings.notices, stderr=True)
         return findings.problems
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
@@ -102,8 +101,7 @@ class KubernetesBackend:
 
         connection = _connection(bundle)
         submitted = submit.submit(connection, bundle)
-        for notice in submitted.notices:
-            console.show_notice(notice, stderr=True)
+        console.show_notice(*submitted.notices, stderr=True)
         return replace(
             _handle(bundle, connection),
             uid=submitted.job["metadata"]["uid"],
