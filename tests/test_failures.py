@@ -213,7 +213,7 @@ def test_kills_for_want_of_memory_are_counted_by_the_cgroup(tmp_path, own, file,
 class Remote:
     """A cluster whose job has failed."""
 
-    name, ends_with_launcher = "k8s", False
+    name = "k8s"
 
     def __init__(self, *lines, events=(), refuses=None):
         self.lines, self.reported, self.refuses, self.reads = lines, events, refuses, 0

@@ -316,7 +316,7 @@ def test_records_name_folders_that_are_not_utf8(tmp_path):
 def meter(folder, objective, lines):
     (folder / RUN_DIR).mkdir(exist_ok=True)
     (folder / RUN_DIR / METRICS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    backend = types.SimpleNamespace(ends_with_launcher=True)
+    backend = types.SimpleNamespace(name="local")
     return measuring.Meter(types.SimpleNamespace(folder=folder, backend=backend), objective)
 
 

@@ -315,7 +315,7 @@ def place(row: IndexedJob) -> Hashable:
 
 def is_here(row: IndexedJob) -> bool:
     """Return whether the records of a job are on this machine, so that its status takes no request."""
-    return row.record is not None and backend_registry.load_backend(row.record.handle.backend).ends_with_launcher
+    return row.record is not None and backend_registry.described(row.record.handle.backend).runs_here
 
 
 def statuses(rows: Iterable[IndexedJob]) -> dict[str, JobStatus | Problem]:

@@ -41,7 +41,6 @@ class KubernetesBackend:
     """
 
     name: ClassVar[str] = "k8s"
-    ends_with_launcher: ClassVar[bool] = False
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return what the image lacks: a start command, or a program that runs the commands before and after."""

@@ -54,7 +54,6 @@ class RayBackend:
     """Submits bundles to a dashboard and follows their jobs, with `poll_s` seconds between two looks."""
 
     name: ClassVar[str] = "ray"
-    ends_with_launcher: ClassVar[bool] = False
 
     def __init__(self, poll_s: float = _POLL_S):
         self._poll_s = poll_s
