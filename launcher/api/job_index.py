@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from launcher.api.sweeps.record import SWEEP_FILE, TRIALS_FILE
 from launcher.bundle.manifest import MANIFEST
@@ -46,8 +46,8 @@ from launcher.operator.job_request import LOCAL_FILE, PLAN_FILE
 from launcher.operator.snapshot import STATE_FILE, STOP_FILE
 
 __all__ = [
-    "RENDERED", "STATES", "IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "place", "recorded_goodput",
-    "recorded_s", "statuses",
+    "RENDERED", "STATES", "IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "place", "recorded",
+    "statuses",
 ]  # fmt: skip
 
 _LOOK_S, _SEARCH_S = 0.5, 5.0
@@ -334,17 +334,12 @@ def statuses(rows: Iterable[IndexedJob]) -> dict[str, JobStatus | Problem]:
     return found
 
 
-def recorded_goodput(folder: Path) -> float | None:
-    """Return the goodput that the report of a job has, 0 to 1; None without one."""
-    return _recorded(folder, "goodput")
+def recorded(folder: Path, total: Literal["goodput", "wall_s"]) -> float | None:
+    """Return a total that the report of a job has; None without one.
 
-
-def recorded_s(folder: Path) -> float | None:
-    """Return how long the last launch of a job took, in seconds, by its report; None without one."""
-    return _recorded(folder, "wall_s")
-
-
-def _recorded(folder: Path, total: str) -> float | None:
+    Args:
+        total: `goodput`, 0 to 1; or `wall_s`, how long the last launch took, in seconds.
+    """
     name = f"{RUN_DIR}/{TIMELINE}.json"
     with contextlib.suppress(ProblemsFound, OverflowError, *_DAMAGES):
         _refuse(folder, (RUN_DIR,), stat.S_ISDIR)

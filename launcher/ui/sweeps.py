@@ -243,7 +243,7 @@ def _forecast(rows: Sequence[Row], left: int, parallel: int) -> float | None:
     if left < 1:
         return None
     ended = [row.indexed for row in rows if row.indexed and row.trial.state in _TIMED]
-    took = [known for job in ended if (known := job_index.recorded_s(job.folder))]
+    took = [known for job in ended if (known := job_index.recorded(job.folder, "wall_s"))]
     return statistics.median(took) * math.ceil(left / parallel) if len(took) >= _LEAST_ENDED else None
 
 
