@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from launcher.api.sweeps.record import SWEEP_FILE, TRIALS_FILE
 from launcher.bundle.manifest import MANIFEST
-from launcher.bundle.store import given_name, is_job
+from launcher.bundle.store import given_name, is_job, is_shown
 from launcher.common.locks import LOCK_FILE
 from launcher.common.names import (
     ADOPTED_FILE,
@@ -174,7 +174,7 @@ class JobIndex:
 
     def _find(self, name: str) -> IndexedJob | None:
         rows = self.rows()
-        if name and "/" not in name and "\0" not in name and _is_shown(name):
+        if is_shown(name):
             with self._lock:
                 self._take({name: _stamp(self.results / name)}, is_all=False)
                 if found := self._rows.get(name):
@@ -183,7 +183,7 @@ class JobIndex:
 
     def _search(self) -> dict[str, Stamp | None]:
         with contextlib.suppress(OSError), os.scandir(self.results) as entries:
-            return {each.name: _stamp(each) for each in entries if _is_shown(each.name)}
+            return {each.name: _stamp(each) for each in entries if is_shown(each.name)}
         return {}
 
     def _take(self, stamps: Mapping[str, Stamp | None], *, is_all: bool) -> None:
@@ -207,11 +207,6 @@ class JobIndex:
             self._sorted = tuple(sorted(rows.values(), key=lambda each: (each.time, each.name), reverse=True))
             self.open = tuple(row for row in self._sorted if row.is_open)
             self.version += 1
-
-
-def _is_shown(name: str) -> bool:
-    """Return whether a folder is listed: not one that is being written, or whose name is not printable."""
-    return not name.startswith(".") and name.isprintable()
 
 
 def _stamp(folder: str | os.PathLike[str]) -> Stamp | None:

@@ -189,10 +189,11 @@ def test_a_view_follows_its_records_until_the_sweep_is_removed(results):
         view.version()
 
 
-@pytest.mark.parametrize("name", ["nothing", "..", "%2e%2e", "..%2fresults", "%2fetc", ".hidden", "job"])
+@pytest.mark.parametrize("name", ["nothing", "..", "%2e%2e", "..%2fresults", "%2fetc", ".hidden", "job", "a%07"])
 def test_only_a_sweep_of_the_results_folder_has_a_page(client, results, name):
     written(results.parent, "results-beside")
     written(results, ".hidden")
+    written(results, "a\a")
     a_job(results, "job")
     reply = client.get(f"/sweeps/{name}", follow_redirects=False)
     assert reply.status_code in (303, 404)
