@@ -349,6 +349,26 @@ def test_a_pruner_sees_a_bounded_number_of_the_same_points():
     assert len(seen) == 100 + 3 * 90
 
 
+def test_a_running_trial_names_keys_with_the_same_last_word_in_full():
+    row = {
+        "trial": 0,
+        "state": "running",
+        "loss": 1.0,
+        "encoder.lr": 0.1,
+        "head.lr": 0.2,
+        "job": None,
+        "reason": None,
+    }
+    assert searches._line(row, "loss") == "trial 0  running  loss 1  encoder.lr=0.1  head.lr=0.2"
+
+
+@pytest.mark.slow
+def test_a_picture_names_keys_with_the_same_last_word_in_full():
+    pytest.importorskip("matplotlib")
+    text = sweep_picture.svg(description("encoder.lr=range(0,9)", "head.lr=range(0,9)", "b.c=1,2"), [])
+    assert "encoder.lr" in text and "head.lr" in text and ">c<" in text
+
+
 @pytest.mark.slow
 def test_a_picture_shows_every_measured_trial_and_is_safe(tmp_path):
     pytest.importorskip("matplotlib")

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -174,3 +174,9 @@ class SweepFolder:
                 remedy = "end that process with Ctrl-C; jobs that run keep running"
                 raise fail("E722", str(self.path), "the sweep is run by another process", remedy=remedy)
             yield
+
+
+def short(labels: Sequence[str]) -> list[str]:
+    """Return the last words of the labels of dimensions; where several share theirs, the labels."""
+    last = [label.rpartition(".")[2] for label in labels]
+    return [word if last.count(word) == 1 else label for word, label in zip(last, labels, strict=True)]
