@@ -41,13 +41,14 @@ from launcher.job_store import listing, registry
 from launcher.job_store.listing import RENDERED, STATES
 from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
+from launcher.model.failure import in_one_line
 from launcher.model.job_spec import JobState, JobStatus
 from launcher.operator.job_request import LOCAL_FILE, PLAN_FILE
 from launcher.operator.snapshot import STATE_FILE, STOP_FILE
 
 __all__ = [
-    "RENDERED", "STATES", "IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "place", "recorded",
-    "statuses",
+    "RENDERED", "STATES", "IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "in_one_line", "place",
+    "recorded", "statuses",
 ]  # fmt: skip
 
 _LOOK_S, _SEARCH_S = 0.5, 5.0

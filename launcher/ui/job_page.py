@@ -111,6 +111,7 @@ class JobView:
                 "row": row,
                 "base": addresses.of_job(row.name),
                 "status": known,
+                "reason": job_index.in_one_line(known.message, failure.value if failure else None) if known else "",
                 "state": known.state.value if known else row.state,
                 "status_problems": [*([status] if isinstance(status, Problem) else []), *faults],
                 "course": course,

@@ -207,7 +207,7 @@ def _row(row: IndexedJob, seen: Statuses) -> Row:
     return Row(
         row,
         known.state.value,
-        known.message,
+        job_index.in_one_line(known.message, row.record.failure if row.record else None),
         None if known.state.is_final else known.nodes,
         known.target_nodes,
         known.restarts,
