@@ -210,7 +210,7 @@ def submit_all(bundles: Sequence[Bundle], backend: Backend) -> tuple[JobRecord, 
         return tuple(registry.record(bundle, handle, current_user()) for bundle, handle in found)
     except (ProblemsFound, KeyboardInterrupt) as error:
         is_undone = not handles and getattr(error, "outcome", None) is None
-        if is_undone or backend.ends_with_launcher:
+        if is_undone or backend_registry.described(backend.name).runs_here:
             is_interrupted = isinstance(error, KeyboardInterrupt)
             for bundle, handle in itertools.zip_longest(bundles, handles):
                 _end_refused(bundle, backend, handle, is_interrupted=is_interrupted)

@@ -17,7 +17,6 @@ class Queue:
     """A cluster that knows one job, in a state that a test sets."""
 
     name = "slurm"
-    ends_with_launcher = False
 
     def __init__(self, status, intent=None):
         self.found, self.given = status, intent

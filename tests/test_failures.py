@@ -16,11 +16,10 @@ from launcher.api import log_stream
 from launcher.common.lines import excerpt
 from launcher.common.names import EVENTS_FILE
 from launcher.job_store import failures, registry
-from launcher.model.failure import ErrorLine, failure_from, to_data
+from launcher.model.failure import ErrorLine, failure_from, in_one_line, to_data
 from launcher.model.following import Start, Tail, own_time_s
 from launcher.model.job_spec import JobEvent, JobHandle, JobState, JobStatus, LogLine, LogSelection
 from launcher.operator import failures as operator_failures
-from launcher.operator.control_loop import in_one_line
 from launcher.operator.event_log import EventWriter, job_events
 from launcher.operator.snapshot import Attempt, Snapshot, publish, read_snapshot
 from launcher.operator.types import Cause, Fault
@@ -213,7 +212,7 @@ def test_kills_for_want_of_memory_are_counted_by_the_cgroup(tmp_path, own, file,
 class Remote:
     """A cluster whose job has failed."""
 
-    name, ends_with_launcher = "k8s", False
+    name = "k8s"
 
     def __init__(self, *lines, events=(), refuses=None):
         self.lines, self.reported, self.refuses, self.reads = lines, events, refuses, 0

@@ -54,7 +54,6 @@ class Cluster:
     """A cluster with at most one job, whose state changes as listed, once for each look."""
 
     name = "k8s"
-    ends_with_launcher = False
 
     def __init__(self, *statuses, refuses=None):
         self.statuses = list(statuses)

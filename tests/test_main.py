@@ -344,7 +344,6 @@ class Rehearsal:
     """A backend whose job has been run already when it is submitted."""
 
     name = "local"
-    ends_with_launcher = True
 
     def __init__(self, play):
         self._play = play

@@ -70,7 +70,6 @@ def recorded(tmp_path, *, variables=("NOTIFY_HERE",), events=EVERY, backend="k8s
 def cluster(*seen):
     """Return what a backend is to a follower: it answers with one status after another."""
     return SimpleNamespace(
-        ends_with_launcher=False,
         name="k8s",
         wait=lambda *_, **__: iter(seen),
         status=lambda _handle: seen[0],

@@ -62,7 +62,11 @@ def test_every_rule_is_listed_with_its_own_docstring():
     for rule in (*all_rules(), *all_notice_rules()):
         assert listed[rule.code].reason == rule.reason
         assert listed[rule.code].source == rule.source
-        assert listed[rule.code].cluster == " or cluster=".join(rule.clusters)
+        assert listed[rule.code].cluster == (" or cluster=".join(rule.clusters) or None)
+
+
+def test_a_code_that_applies_to_every_cluster_names_none():
+    assert {code.cluster for code in all_codes() if not code.cluster} == {None}
 
 
 def test_sources_in_this_repository_exist():

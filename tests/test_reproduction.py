@@ -372,7 +372,9 @@ def test_a_bundle_of_an_earlier_version_has_no_record_and_is_compiled_neverthele
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("text", ["{", "[]", '{"format": 1}', '{"format": 1, "sources": 3}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"format": 1}', '{"format": 1, "sources": 3}', pytest.param("[" * 100_000, id="nested")]
+)
 def test_a_damaged_record_is_a_problem(project, recipes, text):
     folder = script(recipes)
     (folder / REPRODUCE_FILE).write_text(text)

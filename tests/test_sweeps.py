@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import os
 import types
 
 import pytest
@@ -304,10 +305,18 @@ def test_a_line_that_a_killed_process_left_does_not_hide_the_next(tmp_path):
     assert folder.description == description("a=1,2")
 
 
+def test_records_name_folders_that_are_not_utf8(tmp_path):
+    folder, name = SweepFolder(tmp_path), os.fsdecode(b"/data/not-\xff-utf8")
+    wanted, trial = dataclasses.replace(description("a=1,2"), cwd=name), Trial(0, ("1",), (f"b={name}",), job=name)
+    folder.describe(wanted)
+    folder.note(trial)
+    assert (folder.description, folder.trials()) == (wanted, {0: trial})
+
+
 def meter(folder, objective, lines):
     (folder / RUN_DIR).mkdir(exist_ok=True)
     (folder / RUN_DIR / METRICS_FILE).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    backend = types.SimpleNamespace(ends_with_launcher=True)
+    backend = types.SimpleNamespace(name="local")
     return measuring.Meter(types.SimpleNamespace(folder=folder, backend=backend), objective)
 
 
@@ -338,6 +347,26 @@ def test_a_pruner_sees_a_bounded_number_of_the_same_points():
     seen = [index for index in range(100_000) if measuring.is_reported(index)]
     assert seen[:100] == list(range(100)) and seen[100:103] == [100, 110, 120]
     assert len(seen) == 100 + 3 * 90
+
+
+def test_a_running_trial_names_keys_with_the_same_last_word_in_full():
+    row = {
+        "trial": 0,
+        "state": "running",
+        "loss": 1.0,
+        "encoder.lr": 0.1,
+        "head.lr": 0.2,
+        "job": None,
+        "reason": None,
+    }
+    assert searches._line(row, "loss") == "trial 0  running  loss 1  encoder.lr=0.1  head.lr=0.2"
+
+
+@pytest.mark.slow
+def test_a_picture_names_keys_with_the_same_last_word_in_full():
+    pytest.importorskip("matplotlib")
+    text = sweep_picture.svg(description("encoder.lr=range(0,9)", "head.lr=range(0,9)", "b.c=1,2"), [])
+    assert "encoder.lr" in text and "head.lr" in text and ">c<" in text
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from launcher.api import launching
 from launcher.cli import terminal
 from launcher.common import console
 from launcher.common.problems import Problem
-from launcher.common.texts import plain
+from launcher.common.texts import plain, size_text
 from launcher.model.job_spec import Bundle, JobHandle, JobState, JobStatus, LogLine
 
 HOSTILE = {
@@ -53,6 +53,21 @@ def test_a_long_sequence_takes_bounded_time():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1.5 * 2**20, "1.5 MiB"),
+        (2**30, "1.0 GiB"),
+        (2**52, "4096.0 TiB"),
+    ],
+)
+def test_bytes_have_a_unit(num_bytes, text):
+    assert size_text(num_bytes) == text
+
+
 def test_a_log_a_problem_and_a_name_reach_a_terminal_as_text():
     code = """
 from launcher.cli import terminal

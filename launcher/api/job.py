@@ -488,7 +488,7 @@ def launched(
 
     session = sessions.given(session)
     with session.active(), running.opened([os.fspath(folder)], name) as ((bundle,), backend_name):
-        if backend_registry.load_backend(backend_name).ends_with_launcher:
+        if backend_registry.described(backend_name).runs_here:
             from launcher.api import detached
 
             detached.start(bundle.directory, is_again=again, outlives=detach)

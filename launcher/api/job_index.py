@@ -15,11 +15,11 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from launcher.api.sweeps.record import SWEEP_FILE, TRIALS_FILE
 from launcher.bundle.manifest import MANIFEST
-from launcher.bundle.store import given_name, is_job
+from launcher.bundle.store import given_name, is_job, is_shown
 from launcher.common.locks import LOCK_FILE
 from launcher.common.names import (
     ADOPTED_FILE,
@@ -41,13 +41,14 @@ from launcher.job_store import listing, registry
 from launcher.job_store.listing import RENDERED, STATES
 from launcher.job_store.registry import JobRecord
 from launcher.model import backend_registry
+from launcher.model.failure import in_one_line
 from launcher.model.job_spec import JobState, JobStatus
 from launcher.operator.job_request import LOCAL_FILE, PLAN_FILE
 from launcher.operator.snapshot import STATE_FILE, STOP_FILE
 
 __all__ = [
-    "RENDERED", "STATES", "IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "place", "recorded_goodput",
-    "recorded_s", "statuses",
+    "RENDERED", "STATES", "IndexedJob", "JobIndex", "JobRecord", "JobState", "JobStatus", "in_one_line", "place",
+    "recorded", "statuses",
 ]  # fmt: skip
 
 _LOOK_S, _SEARCH_S = 0.5, 5.0
@@ -174,7 +175,7 @@ class JobIndex:
 
     def _find(self, name: str) -> IndexedJob | None:
         rows = self.rows()
-        if name and "/" not in name and "\0" not in name and _is_shown(name):
+        if is_shown(name):
             with self._lock:
                 self._take({name: _stamp(self.results / name)}, is_all=False)
                 if found := self._rows.get(name):
@@ -183,7 +184,7 @@ class JobIndex:
 
     def _search(self) -> dict[str, Stamp | None]:
         with contextlib.suppress(OSError), os.scandir(self.results) as entries:
-            return {each.name: _stamp(each) for each in entries if _is_shown(each.name)}
+            return {each.name: _stamp(each) for each in entries if is_shown(each.name)}
         return {}
 
     def _take(self, stamps: Mapping[str, Stamp | None], *, is_all: bool) -> None:
@@ -207,11 +208,6 @@ class JobIndex:
             self._sorted = tuple(sorted(rows.values(), key=lambda each: (each.time, each.name), reverse=True))
             self.open = tuple(row for row in self._sorted if row.is_open)
             self.version += 1
-
-
-def _is_shown(name: str) -> bool:
-    """Return whether a folder is listed: not one that is being written, or whose name is not printable."""
-    return not name.startswith(".") and name.isprintable()
 
 
 def _stamp(folder: str | os.PathLike[str]) -> Stamp | None:
@@ -315,7 +311,7 @@ def place(row: IndexedJob) -> Hashable:
 
 def is_here(row: IndexedJob) -> bool:
     """Return whether the records of a job are on this machine, so that its status takes no request."""
-    return row.record is not None and backend_registry.load_backend(row.record.handle.backend).ends_with_launcher
+    return row.record is not None and backend_registry.described(row.record.handle.backend).runs_here
 
 
 def statuses(rows: Iterable[IndexedJob]) -> dict[str, JobStatus | Problem]:
@@ -334,17 +330,12 @@ def statuses(rows: Iterable[IndexedJob]) -> dict[str, JobStatus | Problem]:
     return found
 
 
-def recorded_goodput(folder: Path) -> float | None:
-    """Return the goodput that the report of a job has, 0 to 1; None without one."""
-    return _recorded(folder, "goodput")
+def recorded(folder: Path, total: Literal["goodput", "wall_s"]) -> float | None:
+    """Return a total that the report of a job has; None without one.
 
-
-def recorded_s(folder: Path) -> float | None:
-    """Return how long the last launch of a job took, in seconds, by its report; None without one."""
-    return _recorded(folder, "wall_s")
-
-
-def _recorded(folder: Path, total: str) -> float | None:
+    Args:
+        total: `goodput`, 0 to 1; or `wall_s`, how long the last launch took, in seconds.
+    """
     name = f"{RUN_DIR}/{TIMELINE}.json"
     with contextlib.suppress(ProblemsFound, OverflowError, *_DAMAGES):
         _refuse(folder, (RUN_DIR,), stat.S_ISDIR)

@@ -75,7 +75,7 @@ def _settle_finished(bundle: Bundle, backend: Backend, *, is_again: bool) -> Non
     if is_again:
         backend.clear(job.handle)
     elif status.state is JobState.SUCCEEDED:
-        unclosed = () if backend.ends_with_launcher else close_run(job, status)
+        unclosed = () if backend_registry.described(backend.name).runs_here else close_run(job, status)
         place = console.shown_path(job.handle.bundle_dir)
         message = f"its job, submitted {job.submitted} by {job.user}, has succeeded; nothing was launched"
         remedy = "--again (in Python again=True) launches it once more, from its last checkpoint; or render it again"
@@ -91,7 +91,7 @@ def close_run(job: JobRecord, status: JobStatus) -> tuple[Problem, ...]:
     if job.is_closed or status.state is JobState.DELETED or bundles.is_adopted(job.handle.bundle_dir):
         return ()  # an adopted job's run is known to its own bundle only
     backend = backend_registry.load_backend(job.handle.backend)
-    is_here = backend.ends_with_launcher
+    is_here = backend_registry.described(backend.name).runs_here
     following = registry.following(job.handle.bundle_dir, waits=False) if is_here else contextlib.nullcontext(True)
     with following as is_mine:
         if not is_mine:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from launcher.api.arguments import number_of
-from launcher.common.problems import ProblemsFound, fail
+from launcher.common.problems import ProblemsFound, fail, raise_any
 from launcher.model.parallelism.ranks import Placement, Rank, columns, host_names, spans
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def placeable(found: "Composed") -> "CheckedRecipe":
     if checked is None:
         raise ProblemsFound(with_origin(found.composition, problems))
     faults = [problem for problem in problems if problem.path.startswith(_READ) and problem.code != "E240"]
-    if faults:
-        raise ProblemsFound(with_origin(found.composition, faults))
+    raise_any(with_origin(found.composition, faults))
     return checked
 
 

@@ -26,6 +26,7 @@ from launcher.common.redaction import masked
 from launcher.common.text_table import value_text
 from launcher.common.texts import counted, in_line
 from launcher.config.compose import compose
+from launcher.config.overrides import typed_key
 from launcher.job_store import job_names
 from launcher.model.config_tree import ABSENT, get, leaves
 from launcher.model.context import LaunchContext
@@ -157,7 +158,7 @@ def rerun(name: str | Path, overrides: values.Overrides = (), session: Session |
     """
     then = _Then.read(name)
     session = sessions.given(session)
-    kept = [word for word in then.overrides if word.lstrip("+").partition("=")[0] not in comparing.HOW]
+    kept = [word for word in then.overrides if typed_key(word) not in comparing.HOW]
     words = (*kept, *values.words(overrides))
     context = session.context()._replace(cwd=then.cwd)
     with session.active():

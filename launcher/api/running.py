@@ -153,7 +153,7 @@ def launch(
     backend = backend_registry.load_backend(backend_name)
     with signals_as_interrupts():
         bundle = completed(bundle, observer)
-        if backend.ends_with_launcher:
+        if backend_registry.described(backend_name).runs_here:
             with contextlib.ExitStack() as following:
                 return _run_here(bundle, backend, observer, following, is_again=is_again)
         (job,) = launching.submit((bundle,), backend, is_again=is_again)

@@ -166,6 +166,14 @@ def named(results: Path, name: str) -> Iterator[Path]:
     return (folder for folder, known in given_names(results) if known == name)
 
 
+def is_shown(name: str) -> bool:
+    """Return whether a name is one of a listed entry of a results folder.
+
+    What is being written begins with a point, and a name that is not printable cannot be typed.
+    """
+    return name.isprintable() and "/" not in name and not name.startswith(".") and name != ""
+
+
 def given_name(folder: os.PathLike[str]) -> str | None:
     """Return the name that a user gave to the job in `folder`; None if it has none."""
     path = os.path.join(folder, NAME_FILE)

@@ -114,8 +114,7 @@ def launch_all(bundles: "Sequence[Bundle]", backend_name: str, *, wait: bool = F
     if len(bundles) == 1 or queue is None:
         return _in_turn(bundles, backend_name, wait=wait, is_again=is_again)
     with signals_as_interrupts():
-        for notice in queue.array_notices(bundles):
-            console.show_notice(notice)
+        console.show_notice(*queue.array_notices(bundles))
         _allow_open_files(len(bundles))
         bundles = [running.completed(bundle, launch.SHOWN) for bundle in bundles]
         records = launching.submit(bundles, backend, is_again=is_again)

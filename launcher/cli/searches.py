@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.api.session import Session
-from launcher.api.sweeps.record import RUNNING, SUCCEEDED
+from launcher.api.sweeps.record import RUNNING, SUCCEEDED, short
 from launcher.api.sweeps.sweep import Sweep, of_command_line
 from launcher.cli.launch import JOB_FAILED
 from launcher.cli.output import refused, say_picture
@@ -77,9 +77,7 @@ def show(sweep: Sweep, picture: Path | None = None) -> None:
         console.say("no trial yet")
         return
     used = [name for name in rows[0] if any(row[name] is not None for row in rows)]
-    last = [name.rpartition(".")[2] for name in used]
-    head = [word if last.count(word) == 1 else name for word, name in zip(last, used, strict=True)]
-    console.show_table(head, [[_cell(row[name]) for name in used] for row in rows])
+    console.show_table(short(used), [[_cell(row[name]) for name in used] for row in rows])
     if best := sweep.best:
         console.say(f"best: trial {best.number}, {sweep.description.objective} {best.value:.6g}", "bold")
         console.say(best.text)
@@ -112,7 +110,7 @@ def as_json(sweep: Sweep) -> Mapping[str, Any]:
 
 def _line(row: Mapping[str, Any], objective: str | None) -> str:
     keys = [name for name in row if name not in ("trial", "state", objective, "job", "reason")]
-    values = "  ".join(f"{name.rpartition('.')[2]}={_cell(row[name])}" for name in keys)
+    values = "  ".join(f"{word}={_cell(row[name])}" for word, name in zip(short(keys), keys, strict=True))
     value = f"{objective} {row[objective]:.6g}" if objective and row[objective] is not None else ""
     parts = (f"trial {row['trial']}", row["state"], value, values, row["job"], row["reason"])
     return "  ".join(in_line(part) for part in parts if part)

@@ -67,9 +67,7 @@ def show_plan(
         note = "speedup: of the computation, by the largest share; without communication, input and restarts"
         say_fitted(note, "dim")
     usual = [] if all_notes else plan_report.usual_codes(job)
-    for notice in job.notices:
-        if notice.code not in usual:
-            show_notice(notice)
+    show_notice(*(notice for notice in job.notices if notice.code not in usual))
     if usual:
         where = "recipes plan --notes" if in_full else "plan.md in the bundle"
         say_fitted(f"{counted(len(usual), 'note')} of most elastic jobs: {', '.join(usual)}   {where}", "yellow")

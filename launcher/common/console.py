@@ -110,10 +110,11 @@ def show_problem(text: str) -> None:
             say(part, stderr=True)
 
 
-def show_notice(notice: Notice, *, stderr: bool = False) -> None:
-    """Print a notice."""
-    for line in _wrapped(str(notice), _INDENT_OF_NOTICE, sys.stderr if stderr else sys.stdout):
-        say(line, "yellow", stderr=stderr)
+def show_notice(*notices: Notice, stderr: bool = False) -> None:
+    """Print notices."""
+    for notice in notices:
+        for line in _wrapped(str(notice), _INDENT_OF_NOTICE, sys.stderr if stderr else sys.stdout):
+            say(line, "yellow", stderr=stderr)
 
 
 def say_fitted(text: str, style: str = "") -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.process import OUTPUT
+from launcher.common.texts import size_text
 
 _ELSEWHERE = "choose a writable location"
 _MAKE_ROOM = "make room there, or choose a location on another disk"
@@ -39,7 +40,6 @@ _ENVIRONMENT = frozenset(_REASONS) - {errno.ENOENT, errno.ENOTDIR, errno.EISDIR,
 """Errors that are never caused by a bug in this program, wherever they are raised."""
 _PROBE_BYTES = 65_536
 """More than one block of any file system."""
-_MIB, _KIB = 2**20, 2**10
 
 
 def described(error: OSError, path: Path | str | None = None) -> tuple[str, str | None]:
@@ -113,8 +113,4 @@ def _free(path: Path) -> str:
     if disk.f_files and not disk.f_favail:
         return f" (now 0 of {disk.f_files} files free)"
     free, total = (blocks * disk.f_frsize for blocks in (disk.f_bavail, disk.f_blocks))
-    return f" (now {_size(free)} of {_size(total)} free)"
-
-
-def _size(num_bytes: int) -> str:
-    return f"{num_bytes / _MIB:.0f} MiB" if num_bytes >= _MIB else f"{num_bytes / _KIB:.0f} KiB"
+    return f" (now {size_text(free)} of {size_text(total)} free)"

@@ -83,6 +83,17 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+
+def size_text(num_bytes: float) -> str:
+    """Return bytes in a unit that leaves at most four digits before the point: `512 B`, `1.5 GiB`."""
+    if num_bytes < 1024:
+        return f"{num_bytes:.0f} B"
+    power = min(len(_UNITS), (int(num_bytes).bit_length() - 1) // 10)
+    return f"{num_bytes / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """Return the first names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""

@@ -24,7 +24,7 @@ from launcher.config import choices, hydra_overrides, multirun, overrides, parsi
 from launcher.config.collection import CONFIG, ENDINGS, USER_RECIPE, recipe_file, user_place
 from launcher.config.composed_files import CompositionCache
 from launcher.config.hydra_compose import register
-from launcher.config.overrides import SEARCH_PATH
+from launcher.config.overrides import SEARCH_PATH, typed_key
 
 _UNSUPPORTED = ("experimental_rerun", "config_name", "config_path")
 """Flags of Hydra's that choose another program or configuration than this one."""
@@ -172,7 +172,7 @@ def _refused(words: Sequence[str]) -> Iterator[Problem]:
         if _has_secret(word):
             message = "a secret is named, never written: its value would end up in files and logs"
             yield Problem("E601", shown(word), message, allowed="{secretKeyRef: {name: …, key: …}} or {env: NAME}")
-        elif word.lstrip("+").partition("=")[0] == "hydra.output_subdir":
+        elif typed_key(word) == "hydra.output_subdir":
             message = "would write the configuration beside the bundle, unchecked"
             yield Problem("E009", "hydra.output_subdir", message, remedy="leave it out")
 

@@ -108,6 +108,11 @@ def folder(place: str) -> str:
     return place.removeprefix("file://")
 
 
+def typed_key(word: str) -> str:
+    """Return what stands before the `=` of an override that sets a value, without its sign."""
+    return word.lstrip("+").partition("=")[0]
+
+
 def placed(key: str) -> str:
     """Return the path of a key: the published `training_cfg` is a part of the recipe."""
     return f"recipes.{key}" if key.partition(".")[0] == "training_cfg" else key

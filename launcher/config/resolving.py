@@ -8,7 +8,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException, UnsupportedInterpolationType
 
-from launcher.common.problems import Problem, ProblemsFound, fail, first_line
+from launcher.common.problems import Problem, ProblemsFound, fail, first_line, raise_any
 from launcher.common.suggestions import did_you_mean, question
 from launcher.common.texts import counted, shell_word
 from launcher.config import interpolation, resolvers
@@ -203,8 +203,7 @@ def _apply(config: DictConfig, values: Sequence[Override]) -> tuple[Effects, boo
     if corrections:
         OmegaConf.update(config, SCALES, {}, merge=False, force_add=True)
         problems += _apply_all(config, corrections, _correct, effects)
-    if problems:
-        raise ProblemsFound(tuple(problems))
+    raise_any(problems)
     return effects, bool(corrections)
 
 

@@ -13,7 +13,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Glob, IntervalSweep, O
 from launcher.common.problems import Problem, ProblemsFound, fail, gathering, raise_any, shown
 from launcher.config import hydra_overrides, multirun
 from launcher.config.dimensions import DIRECTIONS, GRID, PRUNERS, SAMPLERS, Dimension, allowed_count, is_count
-from launcher.config.overrides import unreadable
+from launcher.config.overrides import typed_key, unreadable
 
 _SWEEPER, _SAMPLER, _PRUNER = "hydra/sweeper", "hydra/sweeper/sampler", "hydra/sweeper/pruner"
 _PREFIX = "hydra.sweeper."
@@ -88,7 +88,7 @@ def read(words: Sequence[str]) -> SearchWords:
     swept: list[str] = []
     for text in words:
         with gathering(problems):
-            key = text.lstrip("+").partition("=")[0]
+            key = typed_key(text)
             if key == _PARAMS or key.startswith(f"{_PARAMS}."):
                 swept += _params(text)
             elif key.startswith((_SWEEPER, _PREFIX.rstrip("."))):

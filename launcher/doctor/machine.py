@@ -12,10 +12,10 @@ from functools import partial
 from pathlib import Path
 
 from launcher.checkpointing.architecture import UnknownArchitecture
-from launcher.checkpointing.forecast import GIB, Forecast, forecast
+from launcher.checkpointing.forecast import Forecast, forecast
 from launcher.common import os_errors
 from launcher.common.problems import Problem
-from launcher.common.texts import counted
+from launcher.common.texts import counted, size_text
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.family_registry import interface, recipe_model
@@ -98,7 +98,7 @@ def _refusal(folder: Path) -> int | None:
 
 def _room(prepared: Prepared, key: str, place: Path) -> Iterator[Answer]:
     free, expected = shutil.disk_usage(place).free, _expected(prepared)
-    has = f"{_size(free)} free at {place}"
+    has = f"{size_text(free)} free at {place}"
     refused = partial(
         Problem, "E433", key, value=str(place), remedy="make room there, or choose a location on another disk"
     )
@@ -108,7 +108,7 @@ def _room(prepared: Prepared, key: str, place: Path) -> Iterator[Answer]:
         yield refused(f"{has}: not even a bundle fits") if free < _BUNDLE_BYTES else ok(DISK, f"{has}; {size}")
         return
     each, kept = expected.content.total_bytes, _kept(prepared)
-    need = f"a checkpoint takes {_size(each)}, and {kept} exist at a time"
+    need = f"a checkpoint takes {size_text(each)}, and {kept} exist at a time"
     if free < each:
         yield refused(f"{has}, but {need}")
     elif free < kept * each:
@@ -123,12 +123,12 @@ def _memory(prepared: Prepared) -> Iterator[Answer]:
     with open("/proc/meminfo", encoding="ascii") as file:
         free = next(int(line.split()[1]) * 1024 for line in file if line.startswith(_FREE))
     ranks = job.max_nodes * job.nproc_per_node
-    has = f"{_size(free)} free, {counted(os.cpu_count() or 1, 'processor')} for {counted(ranks, 'rank')}"
+    has = f"{size_text(free)} free, {counted(os.cpu_count() or 1, 'processor')} for {counted(ranks, 'rank')}"
     if expected is None:
         yield ok(MEMORY, has)
         return
     held = ranks * expected.share(job.max_nodes).held
-    need = f"weights and optimizer of all ranks take {_size(held)}"
+    need = f"weights and optimizer of all ranks take {size_text(held)}"
     if held > free and not os.path.exists("/dev/nvidiactl"):
         yield warning(MEMORY, f"{has}, but {need}", "fewer ranks, sharded states, or rehearse=true")
     else:
@@ -179,7 +179,3 @@ def _is_unsupported(text: str, have: dict[str, str]) -> bool:
         return False
     wanted = Requirement(text)
     return wanted.name in have and not wanted.specifier.contains(have[wanted.name], prereleases=True)
-
-
-def _size(num_bytes: float) -> str:
-    return f"{num_bytes / GIB:.1f} GiB" if num_bytes >= GIB / 10 else f"{num_bytes / 2**20:.0f} MiB"

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from launcher.common import yaml_io
-from launcher.common.problems import Notice, Problem, ProblemsFound
+from launcher.common.problems import Notice, Problem, ProblemsFound, raise_any
 from launcher.common.suggestions import did_you_mean
 from launcher.common.syntax import is_dns_label, is_dns_subdomain
 from launcher.common.templating import render_template
@@ -56,8 +56,7 @@ def read_all(args: Sequence[str]) -> tuple[Team, ...]:
         for i, group in enumerate(groups)
         if group[0] in [other[0] for other in groups[:i]]
     ]
-    if problems:
-        raise ProblemsFound(tuple(problems))
+    raise_any(problems)
     return tuple(found)
 
 
@@ -75,8 +74,7 @@ def read(args: Sequence[str]) -> Team:
     for needs, check in _CHECKS:
         if not faulty & set(needs):
             problems += check(team)
-    if problems:
-        raise ProblemsFound(tuple(problems))
+    raise_any(problems)
     return team
 
 

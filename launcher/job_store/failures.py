@@ -9,6 +9,7 @@ from launcher.common.problems import ProblemsFound
 from launcher.job_store import registry
 from launcher.job_store.registry import JobRecord
 from launcher.model.backend import Backend
+from launcher.model.backend_registry import described
 from launcher.model.failure import Failure
 from launcher.model.job_spec import JobState, JobStatus, LogLine, LogSelection
 
@@ -36,7 +37,7 @@ def of(job: JobRecord, backend: Backend, status: JobStatus) -> Failure | None:
         found = causes.find(backend.logs(job.handle, _EXCERPT, follow=False), records)
     except (ProblemsFound, OSError):  # its logs are gone, or its cluster does not answer now
         return causes.find((), records)
-    if found and not backend.ends_with_launcher:
+    if found and not described(backend.name).runs_here:
         registry.note_failure(job, found)
     return found
 

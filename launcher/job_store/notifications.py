@@ -18,6 +18,7 @@ from launcher.common.problems import Problem, ProblemsFound
 from launcher.job_store import failures, registry
 from launcher.job_store.registry import JobRecord
 from launcher.model.backend import Backend
+from launcher.model.backend_registry import described
 from launcher.model.environment import notified
 from launcher.model.failure import Failure
 from launcher.model.job_spec import JobEvent, JobSpec, JobState, JobStatus
@@ -121,7 +122,7 @@ class Notifier:
 
     def _watch(self, backend: Backend) -> None:
         try:
-            if backend.ends_with_launcher:
+            if described(backend.name).runs_here:
                 for event in backend.events(self._job.handle, follow=True):
                     self._send(self._milestones.of_event(event))
                 return
@@ -214,7 +215,7 @@ def changes(
 ) -> Iterator[JobStatus]:
     """Yield what `registry.changes` does, and send messages about it, unless the job's launcher does."""
     found = registry.changes(job, backend, timeout_s=timeout_s)
-    if job.ended or backend.ends_with_launcher:
+    if job.ended or described(backend.name).runs_here:
         yield from found
         return
     notifier = of_job(job, say)

@@ -339,7 +339,7 @@ def settled(job: JobRecord, seen: JobStatus, backend: Backend) -> JobStatus:
     For a deleted job, the end that another command has recorded is returned. Jobs that end with their launcher record
     their end themselves.
     """
-    if not seen.state.is_final or backend.ends_with_launcher:
+    if not seen.state.is_final or backend_registry.described(backend.name).runs_here:
         return seen
     if seen.state is JobState.DELETED and _is_in_doubt(job):
         message = f"its launch was cut short, and its last request may still create it until {_clock(job)}"
@@ -374,7 +374,7 @@ def cancel(job: JobRecord, backend: Backend, user: str) -> JobStatus:
     """
     if _is_in_doubt(job) and backend.status(job.handle).state is not JobState.DELETED:
         job = replace(job, requested=None)  # it has appeared
-    if backend.ends_with_launcher:
+    if backend_registry.described(backend.name).runs_here:
         from launcher.operator.snapshot import note_stop  # few commands need it
 
         note_stop(job.handle.bundle_dir / RUN_DIR, f"cancelled by {user}")

@@ -76,7 +76,8 @@ class BackendDescription(Generic[OptionsT]):
     """The users' name for the place where its jobs run."""
 
     runs_here: ClassVar[bool] = False
-    """Whether jobs run on the machine that launches them, whatever they are planned for."""
+    """Whether jobs run on the machine that launches them, whatever they are planned for. They end with the process
+    that submitted them, which therefore follows them until then."""
     examples: ClassVar[tuple[str, ...]] = ()
     """Overrides with examples of what every launch there gives."""
     default_trainer: ClassVar[Trainer] = PUBLISHED
@@ -148,9 +149,6 @@ class Backend(Protocol):
 
     name: ClassVar[str]
     """The name in its description."""
-
-    ends_with_launcher: ClassVar[bool]
-    """Whether a job ends with the process that submitted it, which therefore follows it until then."""
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return what the backend, or this machine, does not support in `job`. Changes nothing, contacts no

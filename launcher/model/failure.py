@@ -98,3 +98,11 @@ def failure_from(data: Mapping[str, Any] | None) -> Failure | None:
         return None
     cause = Cause(**data["cause"]) if data["cause"] else None
     return Failure(ErrorLine(**data["first_error"]), cause, tuple(ErrorLine(**each) for each in data["consequences"]))
+
+
+def in_one_line(message: str, failure: Failure | None) -> str:
+    """Return why a job ended, without the lines of output that follow, with the first error if it is known."""
+    head = message.partition("\n")[0]
+    if not head.endswith(":"):
+        return head
+    return f"{head} {failure.first_error.text}" if failure else head[:-1]

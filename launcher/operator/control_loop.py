@@ -18,6 +18,7 @@ from launcher.causes import Failure, to_data
 from launcher.common import redaction
 from launcher.common.problems import ProblemsFound
 from launcher.common.texts import counted
+from launcher.model.failure import in_one_line
 from launcher.model.job_spec import JobState
 from launcher.operator import failures
 from launcher.operator.event_log import EventWriter
@@ -394,14 +395,6 @@ class Operator:
         )
         publish(self._run_dir, self._snapshot)
         _log.info("%s: %s", state, message)
-
-
-def in_one_line(message: str, failure: Failure | None) -> str:
-    """Return why a job ended, without the lines of output that follow, with the first error if it is known."""
-    head = message.splitlines()[0]
-    if not head.endswith(":"):
-        return head
-    return f"{head} {failure.first_error.text}" if failure else head[:-1]
 
 
 def folder_id(folder: Path) -> tuple[int, int] | None:

@@ -8,6 +8,7 @@ from typing import Any
 from launcher.common.problems import Problem
 from launcher.common.suggestions import question
 from launcher.config.collection import GROUPS
+from launcher.config.overrides import typed_key
 from launcher.model.config_tree import SCALES, leaves
 
 _MEANT = re.compile(r"did you mean (.+)\?")
@@ -85,7 +86,7 @@ def corrected(
         return None if any(code[:2] in _OF_KEYS and path not in GROUPS for code, path in new) else len(new)
 
     def meant(problem: Problem) -> Problem:
-        numbers = [i for i, word in enumerate(overrides) if _key(word) == problem.path and "=" in word]
+        numbers = [i for i, word in enumerate(overrides) if typed_key(word) == problem.path and "=" in word]
         found = _MEANT.match(problem.remedy or "")
         if problem.code != "E101" or len(numbers) != 1 or (found and found[0] != problem.remedy):
             return problem  # the last: the key beside it is not the only remedy
@@ -104,10 +105,6 @@ def corrected(
         return dataclasses.replace(problem, remedy=remedy)
 
     return tuple(map(meant, problems))
-
-
-def _key(word: str) -> str:
-    return word.lstrip("+").partition("=")[0]
 
 
 def _synonyms(key: str, tree: Mapping[str, Any]) -> Iterator[str]:

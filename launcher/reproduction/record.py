@@ -18,6 +18,7 @@ from launcher.common.problems import fail
 from launcher.model.context import current_time
 from launcher.model.job_spec import Bundle
 from launcher.model.sources import Sources
+from launcher.model.typed_json import as_type
 from launcher.reproduction.code import code_state
 from launcher.reproduction.digests import Budget
 from launcher.reproduction.inputs import input_states
@@ -103,28 +104,12 @@ def read(folder: Path) -> Record | None:
     """
     try:
         fields = json.loads((folder / REPRODUCE_FILE).read_text(encoding="utf-8"))
-        if fields.pop("format") != _FORMAT:
-            return None
-        return Record(**{**fields, "sources": _sources(fields["sources"])})
+        return as_type(Record, fields) if fields.pop("format") == _FORMAT else None
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         remedy = "remove it; code and data of the job are then unknown"
         raise fail("E711", str(folder / REPRODUCE_FILE), f"is damaged: {error!r}", remedy=remedy) from error
-
-
-def _sources(fields: Mapping[str, Any]) -> Sources:
-    def texts(mapping: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-        return {key: tuple(values) for key, values in mapping.items()}
-
-    return Sources(
-        **{
-            **fields,
-            "overrides": tuple(fields["overrides"]),
-            "inputs": texts(fields["inputs"]),
-            "arguments": texts(fields["arguments"]),
-        }
-    )
 
 
 def renew(bundle: Bundle) -> None:

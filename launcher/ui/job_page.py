@@ -111,6 +111,7 @@ class JobView:
                 "row": row,
                 "base": addresses.of_job(row.name),
                 "status": known,
+                "reason": job_index.in_one_line(known.message, failure.value if failure else None) if known else "",
                 "state": known.state.value if known else row.state,
                 "status_problems": [*([status] if isinstance(status, Problem) else []), *faults],
                 "course": course,
@@ -131,12 +132,8 @@ class JobView:
             faults += error.problems
         except Exception as error:
             path = self._ui.results / self._name / RUN_DIR / file
-            if isinstance(error, OSError):
-                faults += os_errors.refused("E711", str(path), error).problems
-            else:
-                faults += _damaged(
-                    path, error, "restore it from a copy, or remove it: the page shows the rest"
-                ).problems
+            remedy = "restore it from a copy, or remove it: the page shows the rest"
+            faults += _damaged(path, error, remedy).problems
 
     def _answers(self, row: IndexedJob, status: JobStatus | Problem | None) -> dict[str, Answer[Any]]:
         if row.record is None:
@@ -207,14 +204,14 @@ def plan(request: Request) -> Response:
         return page(request, "job_plan.html", row=row, plan=found, picture=picture, tab="plan")
     except FileNotFoundError as error:
         raise HTTPException(404, "The plan of this job is not on this machine.") from error
-    except OSError as error:
-        raise os_errors.refused("E711", str(file), error) from error
     except Exception as error:  # of any damage
         raise _damaged(file, error, "restore it from a copy, or launch the recipe as a new job") from error
 
 
 def _damaged(file: Path, error: Exception, remedy: str) -> ProblemsFound:
-    """Return the Problem of a file that cannot be shown (E711)."""
+    """Return the Problem of a file that cannot be shown (E711); the remedy is for one that can be read."""
+    if isinstance(error, OSError):
+        return os_errors.refused("E711", str(file), error)
     said = f"is not valid JSON: {error}" if isinstance(error, json.JSONDecodeError) else f"is damaged: {error!r}"
     return fail("E711", str(file), said, remedy=remedy)
 

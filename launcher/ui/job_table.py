@@ -207,10 +207,10 @@ def _row(row: IndexedJob, seen: Statuses) -> Row:
     return Row(
         row,
         known.state.value,
-        known.message,
+        job_index.in_one_line(known.message, row.record.failure if row.record else None),
         None if known.state.is_final else known.nodes,
         known.target_nodes,
         known.restarts,
-        job_index.recorded_goodput(row.folder) if known.state.is_final else None,
+        job_index.recorded(row.folder, "goodput") if known.state.is_final else None,
         paid.text(known.nodes) if paid and known.nodes else None,
     )

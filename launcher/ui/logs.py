@@ -19,7 +19,7 @@ from launcher.api import job_index, log_stream, log_window
 from launcher.api.job_index import IndexedJob, JobStatus
 from launcher.api.log_window import Line, LogSource
 from launcher.common.problems import Problem, ProblemsFound
-from launcher.common.texts import counted
+from launcher.common.texts import counted, size_text
 from launcher.ui import addresses, job_table
 from launcher.ui.addresses import number
 from launcher.ui.log_view import Asked, Block, Choices, Item, Part, View
@@ -355,7 +355,7 @@ class _Shown:
     def _of_file(self, source: LogSource) -> View:
         title = f"rank {source.rank} on node {source.node}, attempt {source.attempt}, {source.stream}: "
         query = urlencode(dict(zip(("attempt", "rank", "stream"), _selection(source), strict=True)))
-        return View(title=title + _size(source.size), modified=source.modified, raw=f"{self._page}/raw?{query}")
+        return View(title=title + size_text(source.size), modified=source.modified, raw=f"{self._page}/raw?{query}")
 
     def _follow(self, source: LogSource, offset: int) -> str:
         is_newest = source.attempt == self.every[-1].attempt
@@ -405,10 +405,3 @@ def _parts(text: str, pattern: re.Pattern[str] | None) -> tuple[Part, ...]:
         found += [(text[place:begin], False), (text[begin:end], True)]
         place = end
     return tuple(each for each in (*found, (text[place:], False)) if each[0])
-
-
-def _size(num_bytes: int) -> str:
-    for least, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "KB")):
-        if num_bytes >= least:
-            return f"{num_bytes / least:.1f} {unit}"
-    return counted(num_bytes, "byte")

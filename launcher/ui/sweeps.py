@@ -17,7 +17,16 @@ from starlette.responses import Response
 from launcher.api import job_index
 from launcher.api.job_index import IndexedJob
 from launcher.api.sweeps import sweep as sweep_values
-from launcher.api.sweeps.record import PRUNED, SUCCEEDED, SWEEP_FILE, TRIALS_FILE, Description, SweepFolder, Trial
+from launcher.api.sweeps.record import (
+    PRUNED,
+    SUCCEEDED,
+    SWEEP_FILE,
+    TRIALS_FILE,
+    Description,
+    SweepFolder,
+    Trial,
+    short,
+)
 from launcher.api.sweeps.sweep import Sweep
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.common.redaction import masked
@@ -162,10 +171,8 @@ class SweepView:
         if description.objective:
             titles |= {"value": description.objective, "step": "step"}
         labels = [each.label for each in description.dimensions]
-        last = Counter(label.rpartition(".")[2] for label in labels)
-        for label in labels:
-            word = label.rpartition(".")[2]
-            titles.setdefault(label, word if last[word] == 1 else label)
+        for label, word in zip(labels, short(labels), strict=True):
+            titles.setdefault(label, word)
         found = []
         for key, title in titles.items():
             query = {"sort": key} | ({"down": "1"} if key == self._sort and not self._is_falling else {})
@@ -243,7 +250,7 @@ def _forecast(rows: Sequence[Row], left: int, parallel: int) -> float | None:
     if left < 1:
         return None
     ended = [row.indexed for row in rows if row.indexed and row.trial.state in _TIMED]
-    took = [known for job in ended if (known := job_index.recorded_s(job.folder))]
+    took = [known for job in ended if (known := job_index.recorded(job.folder, "wall_s"))]
     return statistics.median(took) * math.ceil(left / parallel) if len(took) >= _LEAST_ENDED else None
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import threading
 
 import pytest
@@ -314,3 +315,11 @@ def test_events_that_are_not_known_yet_are_not_shown_as_none(client, results, mo
     go.set()
     assert "No event yet" not in text
     assert "The cluster has not answered yet" in text
+
+
+def test_the_reason_of_a_failed_job_is_one_line_without_the_log_that_follows(client, results):
+    a_job(results, "failed", state=JobState.FAILED, message="rank 0 exited with code 1:\nloading\nsaving")
+    for address in ("/jobs", "/jobs/failed"):
+        shown = re.findall(r'<span class="[^"]*\breason"[^>]*>([^<]*)</span>', client.get(address).text)
+        assert any(text.startswith("rank 0 exited with code 1") for text in shown), shown
+        assert not any("loading" in text for text in shown), shown

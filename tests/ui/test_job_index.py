@@ -266,9 +266,9 @@ def test_a_goodput_is_read_from_the_head_of_a_report(tmp_path):
     (tmp_path / "run").mkdir()
     report = {"launched": 1.0, "failure": None, "goodput": 0.75, "steps": [{"step": 1}] * 10_000}
     (tmp_path / "run" / "timeline.json").write_text(json.dumps(report, indent=1))
-    assert job_index.recorded_goodput(tmp_path) == 0.75
+    assert job_index.recorded(tmp_path, "goodput") == 0.75
     (tmp_path / "run" / "timeline.json").write_text("{")
-    assert job_index.recorded_goodput(tmp_path) is None
+    assert job_index.recorded(tmp_path, "goodput") is None
 
 
 @pytest.mark.parametrize(
@@ -287,11 +287,11 @@ def test_a_goodput_is_read_from_the_head_of_a_report(tmp_path):
     ids=["both", "one", "late", "early", "types", "none", "deep", "cut", "large"],
 )
 def test_the_totals_of_a_report_are_numbers_of_its_head(tmp_path, report, goodput, wall_s):
-    assert job_index.recorded_s(tmp_path) is None
+    assert job_index.recorded(tmp_path, "wall_s") is None
     (tmp_path / "run").mkdir()
     text = report if isinstance(report, str) else json.dumps(report)
     (tmp_path / "run" / "timeline.json").write_text(text)
-    assert (job_index.recorded_goodput(tmp_path), job_index.recorded_s(tmp_path)) == (goodput, wall_s)
+    assert (job_index.recorded(tmp_path, "goodput"), job_index.recorded(tmp_path, "wall_s")) == (goodput, wall_s)
 
 
 def a_row(name, backend="local", ended=None, **native):

@@ -189,10 +189,11 @@ def test_a_view_follows_its_records_until_the_sweep_is_removed(results):
         view.version()
 
 
-@pytest.mark.parametrize("name", ["nothing", "..", "%2e%2e", "..%2fresults", "%2fetc", ".hidden", "job"])
+@pytest.mark.parametrize("name", ["nothing", "..", "%2e%2e", "..%2fresults", "%2fetc", ".hidden", "job", "a%07"])
 def test_only_a_sweep_of_the_results_folder_has_a_page(client, results, name):
     written(results.parent, "results-beside")
     written(results, ".hidden")
+    written(results, "a\a")
     a_job(results, "job")
     reply = client.get(f"/sweeps/{name}", follow_redirects=False)
     assert reply.status_code in (303, 404)
@@ -209,6 +210,7 @@ BAD_TRIALS = [
     '{"number": 9, "values": [1, 2], "overrides": [], "value": "low"}',
     '{"number": 9, "values": [1, 2], "overrides": [], "state": ["x"]}',
     '{"number": 9, "values": [1, 2], "overrides": [], "job": 3}',
+    '{"number": 9, "values": [1, 2], "overrides": [], "nothing": 3}',
     "\udcff\udcfe",
 ]
 
@@ -234,6 +236,8 @@ def test_a_damaged_line_of_a_trial_is_left_out(client, results, line):
         {"dimensions": 3},
         {"dimensions": [{"key": 3, "choices": []}]},
         {"dimensions": [{"nothing": 3}]},
+        {"dimensions": [{"key": "a", "nothing": 3}]},
+        {"nothing": 3},
         None,
     ],
     ids=repr,

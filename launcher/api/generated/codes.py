@@ -51,7 +51,7 @@ def all_codes() -> tuple[Code, ...]:
     """Return every code, in order; a code that a rule raises, and other code too, is listed as the rule's."""
     found = {code.code: code for code in elsewhere()}
     for rule in (*all_rules(), *all_notice_rules()):
-        found[rule.code] = Code(rule.code, rule.reason, rule.source, " or cluster=".join(rule.clusters))
+        found[rule.code] = Code(rule.code, rule.reason, rule.source, " or cluster=".join(rule.clusters) or None)
     return tuple(found[code] for code in sorted(found))
 
 

@@ -5,7 +5,6 @@ import io
 import os
 import re
 import shlex
-from collections.abc import Iterator
 
 import click
 
@@ -67,23 +66,9 @@ def plan_picture(group: click.Group) -> str:
 
 def printed(group: click.Group) -> str:
     """Return what COMMAND prints on a terminal, escape codes included, its job's name with a fixed suffix."""
-    with _terminal() as output:
+    from unittest import mock  # start-up time
+
+    with mock.patch.dict(os.environ, _VARIABLES), contextlib.redirect_stdout(_Terminal()) as output:
+        os.environ.pop("NO_COLOR", None)
         group.main(shlex.split(COMMAND.replace("\\\n", ""))[1:], prog_name="recipes", standalone_mode=False)
     return _SUFFIX.sub(_FIXED, output.getvalue(), count=1)
-
-
-@contextlib.contextmanager
-def _terminal() -> Iterator[io.StringIO]:
-    """Capture what the block prints, as if to a colour terminal of WIDTH columns."""
-    known = {name: os.environ.get(name) for name in (*_VARIABLES, "NO_COLOR")}
-    os.environ |= _VARIABLES
-    os.environ.pop("NO_COLOR", None)
-    try:
-        with contextlib.redirect_stdout(_Terminal()) as output:
-            yield output
-    finally:
-        for name, value in known.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value

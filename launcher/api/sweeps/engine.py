@@ -59,7 +59,8 @@ class Engine:
         self._answered_s = -math.inf
         first = choosing.first(self.description.dimensions)
         self._backend = backend_registry.load_backend(self.plan.trial(first).job.backend)
-        self._queue = backend_registry.described(self._backend.name).queue()
+        cluster = backend_registry.described(self._backend.name)
+        self._queue, self._is_here = cluster.queue(), cluster.runs_here
 
     @property
     def parent(self) -> TrackedRun | None:
@@ -87,7 +88,7 @@ class Engine:
                     self._refuse_unmeasured(seen)
             if not deadline.left_s:
                 raise JobTimeout(fail("E712", self.folder.path.name, "has not ended in time").problems)
-            time.sleep(min(_HERE_S if self._backend.ends_with_launcher else _ELSEWHERE_S, deadline.left_s))
+            time.sleep(min(_HERE_S if self._is_here else _ELSEWHERE_S, deadline.left_s))
 
     def cancel(self) -> None:
         """Cancel every job that has not ended."""
@@ -211,7 +212,7 @@ class Engine:
         return dataclasses.replace(trial, state=PRUNED, value=_finite(meter.value), step=meter.step, reason=reason)
 
     def _ended(self, trial: Trial, job: Job, status: JobStatus, meter: Meter | None) -> Trial:
-        if not self._backend.ends_with_launcher:
+        if not self._is_here:
             launching.close_run(job.record, status)
         state, reason = _STATES.get(status.state, FAILED), None
         if state != SUCCEEDED:

@@ -10,6 +10,7 @@ from launcher.bundle import store
 from launcher.common.lines import LineReader
 from launcher.common.names import METRICS_FILE, RUN_DIR
 from launcher.job_store import tracking
+from launcher.model.backend_registry import described
 
 _SIGNIFICANT = 100
 
@@ -46,7 +47,7 @@ class Meter:
     @property
     def is_here(self) -> bool:
         """Whether the job's metrics are on this machine; from elsewhere, they take a request each time."""
-        return (self.job.folder / RUN_DIR / METRICS_FILE).exists() or self.job.backend.ends_with_launcher
+        return (self.job.folder / RUN_DIR / METRICS_FILE).exists() or described(self.job.backend.name).runs_here
 
     def new_points(self) -> Iterator[tuple[int, float]]:
         """Yield the steps and values since the last call that a pruner sees. A step that is repeated counts once."""

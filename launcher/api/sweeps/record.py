@@ -8,15 +8,16 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 from launcher.common import os_errors
 from launcher.common.locks import locked
 from launcher.common.problems import fail
 from launcher.config.dimensions import Dimension
+from launcher.model.typed_json import as_type
 from launcher.runtime.durable import append_json, write_text
 
 SWEEP_FILE, TRIALS_FILE, STUDY_FILE, PICTURE_FILE = "sweep.json", "trials.jsonl", "study.db", "sweep.svg"
@@ -44,6 +45,8 @@ class Description:
         parent_run: The MLflow run of the sweep: its store and id; None without tracking.
     """
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
     overrides: tuple[str, ...]
     cwd: str
     dimensions: tuple[Dimension, ...]
@@ -70,27 +73,6 @@ class Description:
         """1 if smaller values of the objective are better, else -1."""
         return 1 if self.direction == "minimize" else -1
 
-    @classmethod
-    def of_json(cls, fields: Mapping[str, Any]) -> "Description":
-        """Return the description that was written as JSON.
-
-        Raises:
-            TypeError, KeyError: It is none.
-        """
-        found = dict(fields)
-        found["dimensions"] = tuple(
-            Dimension(**{**each, "choices": tuple(each["choices"])}) for each in found["dimensions"]
-        )
-        found["overrides"] = tuple(found["overrides"])
-        found["parent_run"] = found["parent_run"] and tuple(found["parent_run"])
-        description = cls(**found)
-        _refuse_others((description.trials, description.parallel), int)
-        _refuse_others((description.objective or "", description.direction), str)
-        _refuse_others((each.key for each in description.dimensions), str)
-        if min(description.trials, description.parallel) < 1:
-            raise TypeError("a number is below 1")
-        return description
-
     def best(self, trials: Iterable["Trial"]) -> "Trial | None":
         """Return the trial with the best objective; None before one has succeeded, and without an objective."""
         done = [trial for trial in trials if trial.state == SUCCEEDED and trial.value is not None]
@@ -111,8 +93,10 @@ class Trial:
         job: The folder of its bundle.
     """
 
+    __pydantic_config__: ClassVar = {"extra": "forbid"}
+
     number: int
-    values: tuple[str | float, ...]
+    values: tuple[str | int | float, ...]
     overrides: tuple[str, ...]
     state: str = WAITING
     value: float | None = None
@@ -130,20 +114,6 @@ class Trial:
         """The folder of its bundle, which is on record before its job is launched."""
         return Path(self.job or "")
 
-    @classmethod
-    def of_json(cls, fields: dict[str, Any]) -> "Trial":
-        """Return the trial that was written as JSON.
-
-        Raises:
-            TypeError, KeyError: It is none.
-        """
-        trial = cls(**fields | {name: tuple(fields[name]) for name in ("values", "overrides")})
-        _refuse_others((trial.number,), int)
-        _refuse_others((trial.value or 0.0, trial.step or 0), int, float)
-        _refuse_others((trial.state, trial.reason or "", trial.job or "", *trial.overrides), str)
-        _refuse_others(trial.values, str, int, float)
-        return trial
-
 
 @dataclass(frozen=True)
 class SweepFolder:
@@ -159,8 +129,11 @@ class SweepFolder:
             ProblemsFound: The file is damaged (E721).
         """
         try:
-            return Description.of_json(json.loads((self.path / SWEEP_FILE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            found = as_type(Description, json.loads((self.path / SWEEP_FILE).read_text(encoding="utf-8")))
+            if min(found.trials, found.parallel) < 1:
+                raise ValueError("a number is below 1")
+            return found
+        except (OSError, ValueError, RecursionError) as error:
             raise fail("E721", str(self.path / SWEEP_FILE), f"is not the description of a sweep: {error}") from error
 
     def describe(self, description: Description) -> None:
@@ -180,8 +153,8 @@ class SweepFolder:
         found: dict[int, Trial] = {}
         with contextlib.suppress(FileNotFoundError), (self.path / TRIALS_FILE).open("rb") as lines:
             for line in lines:
-                with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
-                    trial = Trial.of_json(json.loads(line))
+                with contextlib.suppress(ValueError, RecursionError):
+                    trial = as_type(Trial, json.loads(line))
                     found[trial.number] = trial
         return dict(sorted(found.items()))
 
@@ -203,7 +176,7 @@ class SweepFolder:
             yield
 
 
-def _refuse_others(values: Iterable[object], *kinds: type) -> None:
-    """Raise a TypeError if a value is of another type."""
-    if wrong := [value for value in values if not isinstance(value, kinds)]:
-        raise TypeError(f"{wrong[0]!r} is of another type")
+def short(labels: Sequence[str]) -> list[str]:
+    """Return the last words of the labels of dimensions; where several share theirs, the labels."""
+    last = [label.rpartition(".")[2] for label in labels]
+    return [word if last.count(word) == 1 else label for word, label in zip(last, labels, strict=True)]

@@ -330,7 +330,7 @@ def _continued(files: SweepFolder, wanted: Description) -> Sweep:
 def in_folder(results: Path) -> tuple[Sweep, ...]:
     """Return the sweeps of a results folder by name, also those whose records are damaged."""
     with contextlib.suppress(OSError):
-        names = sorted(name for name in os.listdir(results) if name.isprintable() and not name.startswith("."))
+        names = sorted(filter(bundles.is_shown, os.listdir(results)))
         return tuple(Sweep(results / name) for name in names if (results / name / SWEEP_FILE).is_file())
     return ()
 
@@ -338,7 +338,7 @@ def in_folder(results: Path) -> tuple[Sweep, ...]:
 def of_folder(results: Path, name: str) -> Sweep | None:
     """Return the sweep of a results folder that has a name, without leaving that folder; None if there is none."""
     with contextlib.suppress(OSError):
-        if name in os.listdir(results) and not name.startswith(".") and (results / name / SWEEP_FILE).is_file():
+        if bundles.is_shown(name) and (results / name / SWEEP_FILE).is_file():
             return Sweep(results / name)
     return None
 

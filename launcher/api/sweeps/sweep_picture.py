@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from launcher.api.sweeps.record import PRUNED, Description, Trial
+from launcher.api.sweeps.record import PRUNED, Description, Trial, short
 from launcher.common import pictures
 from launcher.common.texts import bounded
 
@@ -54,7 +54,7 @@ def _figure(description: Description, trials: Sequence[Trial]) -> Any:
     scales = [_dimension_scale(each, measured, i) for i, each in enumerate(description.dimensions)]
     objective = [trial.value for trial in measured if trial.value is not None]
     scales.append(_number_scale(objective, is_log=False))
-    labels = [*(each.label.rpartition(".")[2] for each in description.dimensions), description.objective or ""]
+    labels = [*short([each.label for each in description.dimensions]), description.objective or ""]
     axes.set_xticks(range(count), labels)
     axes.tick_params(axis="x", length=0, pad=8)
     for place, (_, ticks) in enumerate(scales):

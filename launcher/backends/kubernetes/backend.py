@@ -41,7 +41,6 @@ class KubernetesBackend:
     """
 
     name: ClassVar[str] = "k8s"
-    ends_with_launcher: ClassVar[bool] = False
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return what the image lacks: a start command, or a program that runs the commands before and after."""
@@ -73,8 +72,7 @@ class KubernetesBackend:
         from launcher.backends.kubernetes import submit
 
         findings = submit.validate(_connection(bundle), bundle)
-        for notice in findings.notices:
-            console.show_notice(notice, stderr=True)
+        console.show_notice(*findings.notices, stderr=True)
         return findings.problems
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
@@ -102,8 +100,7 @@ class KubernetesBackend:
 
         connection = _connection(bundle)
         submitted = submit.submit(connection, bundle)
-        for notice in submitted.notices:
-            console.show_notice(notice, stderr=True)
+        console.show_notice(*submitted.notices, stderr=True)
         return replace(
             _handle(bundle, connection),
             uid=submitted.job["metadata"]["uid"],

@@ -96,7 +96,6 @@ class LocalBackend:
     """Runs jobs on this machine. Jobs end with the process that submitted them."""
 
     name: ClassVar[str] = "local"
-    ends_with_launcher: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._operators: dict[Path, subprocess.Popen[bytes]] = {}

@@ -54,7 +54,6 @@ class RayBackend:
     """Submits bundles to a dashboard and follows their jobs, with `poll_s` seconds between two looks."""
 
     name: ClassVar[str] = "ray"
-    ends_with_launcher: ClassVar[bool] = False
 
     def __init__(self, poll_s: float = _POLL_S):
         self._poll_s = poll_s
@@ -72,8 +71,7 @@ class RayBackend:
         """Return why a bundle's job would be refused, or would wait for ever. Creates nothing."""
         made = request.read(bundle)
         problems, notices = submit.refusals(Cluster(address_of(made.address)), bundle, made)
-        for notice in notices:
-            console.show_notice(notice, stderr=True)
+        console.show_notice(*notices, stderr=True)
         return problems
 
     def intent(self, bundle: Bundle, known: JobHandle | None) -> JobHandle | None:
@@ -97,8 +95,7 @@ class RayBackend:
         """
         handle = self._handle(bundle)
         is_new, notices = submit.submit(Cluster(handle.context or ""), bundle)
-        for notice in notices:
-            console.show_notice(notice, stderr=True)
+        console.show_notice(*notices, stderr=True)
         return replace(handle, uid=bundle.digest, is_new=is_new)
 
     def _handle(self, bundle: Bundle) -> JobHandle:

@@ -24,7 +24,6 @@ class SageMakerBackend:
     """Renders a request, sends it, and follows the job with `poll_s` seconds between two polls."""
 
     name: ClassVar[str] = "sm_jobs"
-    ends_with_launcher: ClassVar[bool] = False
 
     def __init__(self, poll_s: float = POLL_S):
         self._poll_s = poll_s

@@ -54,7 +54,6 @@ class ContractBackend(SageMakerBackend):
     """
 
     name: ClassVar[str] = "contract"
-    ends_with_launcher: ClassVar[bool] = True
 
     def __init__(
         self,

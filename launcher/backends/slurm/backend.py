@@ -31,7 +31,6 @@ class SlurmBackend:
     """Submits a batch job and follows it by Slurm's commands and the files that it writes."""
 
     name: ClassVar[str] = "slurm"
-    ends_with_launcher: ClassVar[bool] = False
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return a Problem if Slurm cannot write the job's log into its bundle, and one if its code is not found."""

@@ -38,14 +38,8 @@ def composed(recipe: str, overrides: Sequence[str] | None) -> "Composed":
     from launcher.api import composed as composing
 
     found = composing.composed(recipe, overrides)
-    say_notices(found)
+    console.show_notice(*found.notices, stderr=True)
     return found
-
-
-def say_notices(found: "Composed") -> None:
-    """Print the notices about a composition."""
-    for notice in found.notices:
-        console.show_notice(notice, stderr=True)
 
 
 def beginning(incomplete: str, words: Iterable[str]) -> list[str]:

@@ -63,8 +63,7 @@ def _say_right(result: Checked) -> None:
     where = f" on {result.instance_type}" if result.instance_type else ""
     kind = "elastic, " if result.is_elastic else ""
     console.say(f"ok  {result.recipe}  {kind}{counted(result.num_sizes, 'size')}{where}")
-    for notice in result.notices:
-        console.show_notice(notice)
+    console.show_notice(*result.notices)
 
 
 def count(results: Sequence[Checked]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from launcher.cli.commands.arguments import AsJson, Overrides, Picture, SizedRecipe, say_notices
+from launcher.cli.commands.arguments import AsJson, Overrides, Picture, SizedRecipe
 from launcher.cli.output import print_json, say_picture
 from launcher.common import console
 from launcher.common.problems import fail
@@ -59,7 +59,7 @@ def checkpoint(
 
     found = composed(recipe, overrides)
     checked = found.checked
-    say_notices(found)
+    console.show_notice(*found.notices, stderr=True)
     nodes = found.target.among(sizes := [scale.nodes for scale in checked.sizes]) or max(sizes)
     given = {
         "failures_per_node_hour": checkpoints.failure_rate(rate, mtbf, nodes),
@@ -73,8 +73,7 @@ def checkpoint(
         print_json(outlook.as_json)
         return
     console.say_all(outlook.lines)
-    for notice in outlook.notices:
-        console.show_notice(notice)
+    console.show_notice(*outlook.notices)
     say_picture(picture)
 
 

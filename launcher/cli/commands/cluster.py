@@ -42,11 +42,9 @@ def cluster(context: Context = None, namespace: Namespace = None, as_json: AsJso
         print_json(asdict(found) | {"waiting": waiting})
     else:
         _show_nodes(found)
-        for notice in clusters.unknown_instances(found.nodes or ()):
-            console.show_notice(notice, stderr=True)
+        console.show_notice(*clusters.unknown_instances(found.nodes or ()), stderr=True)
         _show_queues(found)
-    for notice in found.notices:
-        console.show_notice(notice, stderr=True)
+    console.show_notice(*found.notices, stderr=True)
 
 
 def cluster_jobs(context: str | None, namespace: str | None, *, is_everywhere: bool, as_json: bool) -> None:

@@ -89,8 +89,7 @@ def plan(
     from launcher.cli import terminal
 
     found = compile(recipe, overrides or ())
-    for notice in found.price_notices(prices):
-        console.show_notice(notice, stderr=True)
+    console.show_notice(*found.price_notices(prices), stderr=True)
     cost = found.priced(prices, hours)
     if picture is not None:
         found.draw(picture)
@@ -121,8 +120,7 @@ def render(
     plan = compile(recipe, overrides or ())
     sys.stdout.write("---\n".join(plan.manifests()))
     sys.stdout.flush()  # the notices follow it also in a terminal; a lost output is the only error
-    for notice in plan.notices:
-        console.show_notice(notice, stderr=True)
+    console.show_notice(*plan.notices, stderr=True)
 
 
 def new(

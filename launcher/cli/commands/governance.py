@@ -58,8 +58,7 @@ def governance(
         for path, text in made.paths.items():
             kinds = [f"{each['kind']} {each['metadata']['name']}" for each in yaml_io.load_documents(text)]
             console.say(f"{console.shown_path((out / path).absolute())}   {', '.join(kinds)}")
-    for notice in made.notices:
-        console.show_notice(notice, stderr=True)
+    console.show_notice(*made.notices, stderr=True)
 
 
 def container(

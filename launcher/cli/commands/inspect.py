@@ -214,8 +214,7 @@ def diff(
         if as_json:
             print_json({"old": first.title, "new": second.title, "lines": lines})
         else:
-            for notice in dict.fromkeys(notice for side in sides for notice in side.notices):
-                console.show_notice(notice, stderr=True)
+            console.show_notice(*dict.fromkeys(notice for side in sides for notice in side.notices), stderr=True)
             reproduce.show_difference(first.title, second.title, lines)
     if has_difference and exit_code:
         raise typer.Exit(_DIFFERENT)

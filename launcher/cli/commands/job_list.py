@@ -11,14 +11,13 @@ from launcher.cli.commands.cluster import Context, Namespace, cluster_jobs
 from launcher.cli.output import print_json
 from launcher.common import console
 from launcher.common.problems import fail, raise_any
-from launcher.common.texts import counted
+from launcher.common.texts import counted, size_text
 
 if TYPE_CHECKING:
     from launcher.api.bundles import Filter, ListedJob, Removable
 
 _COLUMNS = ("job", "name", "cluster", "state", "nodes", "submitted", "message")
 _REMOVED = ("job", "name", "state", "submitted", "size")
-_STEP, _UNITS = 1024, ("KiB", "MiB", "GiB", "TiB")
 
 
 def _complete_state(incomplete: str) -> list[str]:
@@ -182,7 +181,7 @@ def _show_removable(removable: "Sequence[Removable]") -> None:
     from launcher.api.bundles import given_name
 
     rows = []
-    for job, size in ((each.job, _size(each.num_bytes)) for each in removable):
+    for job, size in ((each.job, size_text(each.num_bytes)) for each in removable):
         time = job.time.isoformat(timespec="seconds") if job.time else "-"
         rows.append((job.name, given_name(job.folder) or "", job.state, time, size))
     if rows:
@@ -193,15 +192,7 @@ def _is_confirmed(removable: "Sequence[Removable]") -> bool:
     """Ask on the terminal whether to remove bundles."""
     if not sys.stdin.isatty():
         raise fail("E718", "--yes", "confirmation needs a terminal as standard input", remedy="add --yes")
-    total = _size(sum(each.num_bytes for each in removable))
+    total = size_text(sum(each.num_bytes for each in removable))
     question = f"remove {counted(len(removable), 'bundle')}, {total}? [y/N] "
     print(question, end="", file=sys.stderr, flush=True)
     return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _size(num_bytes: int) -> str:
-    """Return bytes in a unit that leaves at most three digits before the point."""
-    if num_bytes < _STEP:
-        return f"{num_bytes} B"
-    power = min(len(_UNITS), (num_bytes.bit_length() - 1) // 10)
-    return f"{num_bytes / _STEP**power:.1f} {_UNITS[power - 1]}"

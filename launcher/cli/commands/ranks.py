@@ -10,7 +10,7 @@ import typer
 
 from launcher.api import placement as placing
 from launcher.api.placement import Placement, Rank, columns, spans
-from launcher.cli.commands.arguments import AsJson, Overrides, Picture, complete_recipe, say_notices
+from launcher.cli.commands.arguments import AsJson, Overrides, Picture, complete_recipe
 from launcher.cli.output import print_json, say_picture
 from launcher.common import console
 from launcher.common.problems import fail
@@ -61,7 +61,7 @@ def ranks(
 
         found = composed(recipe, overrides)
         checked = placing.placeable(found)
-        say_notices(found)
+        console.show_notice(*found.notices, stderr=True)
         placement = placing.of_recipe(found, checked)
     if picture is not None:
         from launcher.common import pictures
