@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import signal
 from collections.abc import Sequence
 
 _SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -77,6 +78,14 @@ def shell_word(text: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Return a number with its noun: `1 node`, `2 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal: `SIGTERM`; of one that has none, as most real-time signals, `signal 40`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def first_of(names: Sequence[str], most: int) -> str:
