@@ -246,6 +246,11 @@ def _all_channels(job: CheckedRecipe | JobSpec, jobs: SmJobs) -> dict[str, dict[
     return found
 
 
+def key_of(path: str, key: str) -> str:
+    """Return the path of a channel's key; a channel that is only a URI has its own path for each."""
+    return f"{path}.{key}" if ".channels." in path else path
+
+
 def _source(channel: Channel) -> dict[str, Any]:
     """Return a channel's DataSource; {} if it has none."""
     if not channel.s3 and channel.file_system:
