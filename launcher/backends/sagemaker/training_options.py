@@ -276,9 +276,9 @@ class MlflowApp(Model):
 class Metric(Model):
     """A number that is read from the log."""
 
-    name: members.MetricName
+    name: Annotated[members.MetricName, named("Name")]
     """Name of the metric in CloudWatch."""
-    regex: members.MetricRegex
+    regex: Annotated[members.MetricRegex, named("Regex")]
     """Regular expression whose first group is the number."""
 
 
