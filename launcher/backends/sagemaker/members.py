@@ -77,11 +77,10 @@ def metric_regex(expression: str) -> str:
 
     Source: SageMaker AI, Define training metrics. Groups may be named as in Python or as in Java.
     """
-    try:
-        compiled = re.compile(_NAMED_GROUP.sub("(?P<", expression))
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is not a regular expression: {error}") from None
-    if not compiled.groups:
+    form = syntax.compiled(_NAMED_GROUP.sub("(?P<", expression))
+    if isinstance(form, str):
+        raise ValueError(f"is not a regular expression: {form}")
+    if not form.groups:
         raise ValueError("has no group that captures the number: loss=([0-9.]+)")
     return expression
 
