@@ -14,9 +14,7 @@ from typing import Any
 from launcher.backends.kubernetes.api_objects import COMPONENT_LABEL, JOB_LABEL, PRIORITY_LABEL, QUEUE_LABEL
 from launcher.backends.kubernetes.job_options import (
     LabelSelector,
-    PodField,
     RunPolicy,
-    Settings,
     k8s_options,
     kind_of,
 )
@@ -107,13 +105,12 @@ def values(job: JobSpec, program: Program) -> dict[str, Any]:
     queue = {QUEUE_LABEL: settings.queue_name, PRIORITY_LABEL: settings.workload_priority_class}
     topology = {name: getattr(settings, key) for key, name in _TOPOLOGY.items()}
     identity = {JOB_LABEL: job.name, **({COMPONENT_LABEL: program.component.name} if program.component else {})}
-    always = {"restartPolicy": "Always"} if program.is_service else {}
     return {
         "job": job,
         "program": program,
         "identity": identity,
         "settings": settings,
-        "pod_fields": pod_fields(settings) | always,
+        "restart_policy": "Always" if program.is_service else settings.restartPolicy,
         "needs": needs,
         "is_on_node_network": is_on_node_network(job),
         "nproc_per_node": None if interface(job).starts_itself else job.nproc_per_node,
@@ -141,17 +138,6 @@ def values(job: JobSpec, program: Program) -> dict[str, Any]:
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def pod_fields(settings: Settings) -> dict[str, Any]:
-    """Return the fields of the pods' spec that keys set as they are."""
-    marked = {
-        each.name: getattr(settings, key)
-        for key, info in Settings.model_fields.items()
-        for each in info.metadata
-        if isinstance(each, PodField)
-    }
-    return _given(marked)
 
 
 def parts(job: JobSpec, program: Program) -> tuple[Part, ...]:
