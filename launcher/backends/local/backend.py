@@ -22,6 +22,7 @@ from launcher.common.locks import is_alive
 from launcher.common.names import (
     ENTRYPOINT,
     ENV_COLLECTIVE_TIMEOUT,
+    GRACEFUL_ENV,
     RUN_DIR,
     SCENARIO_FILE,
     WARM_MODULE,
@@ -48,7 +49,6 @@ from launcher.model.job_spec import (
     LogSelection,
 )
 from launcher.operator.job_request import (
-    GRACEFUL_ENV,
     LOCAL_FILE,
     REQUEST_FILE,
     SCRIPT_FILE,

@@ -14,7 +14,7 @@ from launcher.backends.sagemaker import JOBS
 from launcher.backends.sagemaker.keys import jobs_of
 from launcher.backends.sagemaker.members import s3_uri
 from launcher.backends.sagemaker.training_options import Channel, FileSystem, SmJobs
-from launcher.common.names import BASE_CONFIG, CONFIG_DIR
+from launcher.common.names import BASE_CONFIG, CONFIG_DIR, ENV_TORCHRUN_PATIENCE
 from launcher.common.templating import render_template
 from launcher.model import ray_script
 from launcher.model.base_model import Model
@@ -364,7 +364,7 @@ def misfits(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str, A
 
 def environment(plan: Plan) -> dict[str, str]:
     """Return the container's environment variables; `environment` replaces defaults of `env_vars` alone (E383)."""
-    patience = {"PET_SHUTDOWN_TIMEOUT": str(STOP_S)}
+    patience = {ENV_TORCHRUN_PATIENCE: str(STOP_S)}
     own = {name: text for name, text in (plan.jobs.environment or {}).items() if name not in plan.variables}
     return {**patience, **plan.variables, **plain_variables(plan.tree), **own}
 
