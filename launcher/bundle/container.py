@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from launcher.common.names import AGENT_PORT
 from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_template
 from launcher.model.config_tree import get
@@ -49,9 +50,6 @@ UID = 1000
 
 HOME = "/opt/recipes"
 
-_PORT = 8080
-"""Source: HyperPod training operator: the agent's port."""
-
 _AGENT_CONFIG = "/opt/ml/input/config"
 """Folder that the agent writes to. Source: hyperpod_elastic_agent 1.1.3, rendezvous."""
 
@@ -80,12 +78,12 @@ def files(base: str) -> dict[str, str]:
     if not _FIXED_IMAGE.fullmatch(base):
         message = "is not a fixed image reference"
         raise fail("E366", "--base", message, value=base, allowed="[registry/]name:tag or name@sha256:…; not :latest")
-    place = {"home": HOME, "work": _WORK, "config_dir": _AGENT_CONFIG, "port": _PORT, "uid": UID}
+    place = {"home": HOME, "work": _WORK, "config_dir": _AGENT_CONFIG, "port": AGENT_PORT, "uid": UID}
     return {
         "Dockerfile": render_template("kubernetes/Dockerfile.j2", base=base, agent=AGENT, **place),
         "requirements.txt": "".join(f"{line}\n" for line in REQUIREMENTS),
         "bin/entrypoint": render_template(
-            "kubernetes/entrypoint.sh.j2", port=_PORT, save_timeout_s=DEFAULT_SAVE_TIMEOUT_S
+            "kubernetes/entrypoint.sh.j2", port=AGENT_PORT, save_timeout_s=DEFAULT_SAVE_TIMEOUT_S
         ),
         "bin/commands": render_template("kubernetes/commands.sh.j2"),
         "bin/hyperpodrun": render_template("kubernetes/hyperpodrun.sh.j2", module=_AGENT_MODULE),

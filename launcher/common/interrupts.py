@@ -8,6 +8,7 @@ from types import FrameType
 
 from launcher.common import console
 from launcher.common.process import mute_lost_streams
+from launcher.common.texts import signal_name
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,7 +42,7 @@ def signum(interrupt: KeyboardInterrupt) -> int:
 def name(interrupt: KeyboardInterrupt) -> str:
     """Return the user's name of the signal behind an interrupt."""
     number = signum(interrupt)
-    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+    return "Ctrl-C" if number == signal.SIGINT else signal_name(number)
 
 
 @contextmanager

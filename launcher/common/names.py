@@ -51,6 +51,32 @@ not unique. The same for a job's restarts."""
 ENV_CHECKPOINT_PATIENCE = "RECIPES_CHECKPOINT_PATIENCE"
 """Environment variable of a worker: seconds that replace the recipe's checkpointing.patience_s."""
 
+ENV_COORDINATION = "HYPERPOD_SIGNAL_COORDINATION"
+"""Environment variable of a worker: `distributed` if a stop signal must end training with a checkpoint, agreed
+between all ranks; with anything else the signal is ignored.
+
+Source: hyperpod_elastic_agent 1.1.3, elastic_event_handler.py: _VALID_COORDINATION_MODES.
+"""
+
+GRACEFUL_ENV = {ENV_COORDINATION: "distributed"}
+"""Variables of the workers of a job that shuts down gracefully."""
+
+DEFAULT_GRACEFUL_TIMEOUT_S = 15
+"""The agent's time between SIGUSR1 and SIGKILL, in which workers save, if the job sets none, or 0.
+
+Source: hyperpod_elastic_agent 1.1.3, run.py: --shutdown-timeout.
+"""
+
+AGENT_PORT = 8080
+"""Source: HyperPod training operator: the agent's port."""
+
+ENV_TORCHRUN_PATIENCE = "PET_SHUTDOWN_TIMEOUT"
+"""Environment variable of torchrun: seconds between SIGTERM and SIGKILL for its workers, otherwise 30; versions
+before torch 2.12 ignore it.
+
+Source: torch.distributed.run: --shutdown-timeout.
+"""
+
 SHARED_MEMORY = Path("/dev/shm")
 """Folder of files that are in memory. Source: shm_overview(7)."""
 

@@ -1,4 +1,4 @@
-"""Syntax of names: images, paths, buckets, DNS names, variables, keys of Secrets. Pure."""
+"""Syntax of names: images, paths, buckets, DNS names, variables, keys of Secrets; regular expressions. Pure."""
 
 import ipaddress
 import re
@@ -21,6 +21,14 @@ IMAGE_FORM = "[registry[:port]/]name[:tag][@sha256:digest]"
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _RESERVED = ("xn--", "sthree-", "amzn-s3-demo-")
 BUCKET_FORM = "3 to 63 lower-case letters, digits, - and ., beginning and ending with a letter or digit"
+
+
+def compiled(pattern: str) -> re.Pattern[str] | str:
+    """Return a regular expression compiled, or why it is not valid."""
+    try:
+        return re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        return str(error)
 
 
 def is_image(text: str) -> bool:

@@ -5,6 +5,7 @@ Standard library only.
 
 import re
 import shlex
+import signal
 from collections.abc import Sequence
 
 _SUSPECT = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -92,6 +93,14 @@ def size_text(num_bytes: float) -> str:
         return f"{num_bytes:.0f} B"
     power = min(len(_UNITS), (int(num_bytes).bit_length() - 1) // 10)
     return f"{num_bytes / 1024**power:.1f} {_UNITS[power - 1]}"
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal: `SIGTERM`; of one that has none, as most real-time signals, `signal 40`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def first_of(names: Sequence[str], most: int) -> str:

@@ -51,9 +51,13 @@ class AgentClient:
         answer = self._call("GET", "/status")
         try:
             body = answer.json()
+            if not isinstance(body, dict):
+                raise ValueError("not an object")
+            message, progress = body.get("message") or "", body.get("progress") or {}
+            if not (isinstance(message, str) and isinstance(progress, dict)):
+                raise ValueError("not a text and an object")
             is_in_place = body.get("restartMode") == _IN_PROCESS
-            state = AgentState(body["status"])
-            return AgentStatus(state, body.get("message", ""), body.get("progress") or {}, is_in_place)
+            return AgentStatus(AgentState(body["status"]), message, progress, is_in_place)
         except (ValueError, KeyError) as error:
             raise AgentUnreachable(f"/status answered {answer.text[:200]!r}") from error
 

@@ -5,7 +5,6 @@ A backend passes its kind of `Fleet` and of `Cluster`: where nodes come from, an
 
 import logging
 import os
-import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ from launcher import timeline
 from launcher.causes import Failure, to_data
 from launcher.common import redaction
 from launcher.common.problems import ProblemsFound
-from launcher.common.texts import counted
+from launcher.common.texts import counted, signal_name
 from launcher.model.failure import in_one_line
 from launcher.model.job_spec import JobState
 from launcher.operator import failures
@@ -356,7 +355,7 @@ class Operator:
             message = explain(machine.faults, self._run_dir, attempts, processes, rank)
         elif verdict is JobState.CANCELLED:
             exit_code = 128 + self._interrupts.signum
-            message = f"stopped by {signal.Signals(self._interrupts.signum).name}"
+            message = f"stopped by {signal_name(self._interrupts.signum)}"
             if os.getppid() != self._parent:
                 message = "stopped, since the process that launched it has ended"
             message = stop_reason(self._run_dir) or message

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from launcher.common.names import COLLECTIVE_TIMEOUT_S
+from launcher.common.names import COLLECTIVE_TIMEOUT_S, DEFAULT_GRACEFUL_TIMEOUT_S
 from launcher.common.problems import fail
 from launcher.model.following import refuse_unplanned_sizes
 from launcher.operator.types import Policy
@@ -19,18 +19,6 @@ LOCAL_FILE = "local.json"
 
 REQUEST_FILE = "scale.json"
 """In the run folder: the requested size, until the operator has read it."""
-
-GRACEFUL_ENV = {"HYPERPOD_SIGNAL_COORDINATION": "distributed"}
-"""Lets workers see SIGUSR1 as an elastic event, agreed between all ranks.
-
-Source: hyperpod_elastic_agent 1.1.3, elastic_event_handler.py: _VALID_COORDINATION_MODES.
-"""
-
-DEFAULT_GRACEFUL_TIMEOUT_S = 15
-"""The agent's default time between SIGUSR1 and SIGKILL.
-
-Source: hyperpod_elastic_agent 1.1.3, run.py: --shutdown-timeout.
-"""
 
 
 def collective_timeout_s(text: str | None) -> float:

@@ -1,12 +1,12 @@
 """Values of the operator: its observations of the nodes, the commands it gives, and the state of a job."""
 
 import re
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from launcher.common import names
+from launcher.common.texts import signal_name
 from launcher.model.job_spec import JobState
 from launcher.timeline.records import HANG
 
@@ -67,7 +67,7 @@ class FailedWorker:
 
     def __str__(self) -> str:
         if self.was_killed:
-            return f"was killed by {signal.Signals(-self.exit_code & 0x7F).name}"
+            return f"was killed by {signal_name(-self.exit_code & 0x7F)}"
         reason = " (its loss, gradients or weights are not finite)" if self.is_final else ""
         return f"exited with code {self.status}{reason}"
 

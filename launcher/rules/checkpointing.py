@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from launcher.checkpointing.forecast import GIB, SERVICE_HOST_COPIES, WAYS, memory_needed
+from launcher.common.names import DEFAULT_GRACEFUL_TIMEOUT_S
 from launcher.common.problems import Notice, Problem
 from launcher.common.syntax import bucket_fault
 from launcher.model.backend import MemoryKeeper
@@ -23,11 +24,6 @@ _PREFIX = r"[A-Za-z0-9!_.'()/-]*"
 _MINUTE_S = 60
 _LEAST_GOODPUT = 0.005
 """Shown as 0 %."""
-_AGENTS_TIMEOUT_S = 15
-"""The time that workers have to save if the job sets none, or 0.
-
-Source: hyperpod-elastic-agent 1.1.3, run.py: --shutdown-timeout.
-"""
 
 
 @rule("E208", *SIZES, KEY, source=LIMITS)
@@ -139,7 +135,7 @@ def saving_takes_longer_than_stopping(planned: PlannedRecipe, notice: MakeNotice
     if expected is None or policy is None or not policy.use_graceful_shutdown:
         return
     given = policy.graceful_shutdown_timeout
-    limit, own = (given, "") if given else (_AGENTS_TIMEOUT_S, ", the agent's own as none is given")
+    limit, own = (given, "") if given else (DEFAULT_GRACEFUL_TIMEOUT_S, ", the agent's own as none is given")
     late = {n: s for n in expected.sizes if (s := expected.copy_s(n) + expected.persistent_s(n)) > limit}
     if late:
         worst = max(late.values())

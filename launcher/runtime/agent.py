@@ -24,12 +24,6 @@ PACKAGE = "hyperpod_elastic_agent"
 ENV_SOCKET = "HYPERPOD_ELASTICAGENT_SOCKET_SERVER_PATH"
 """Set by the agent in its workers: the socket its checkpoint discovery listens on."""
 
-ENV_COORDINATION = "HYPERPOD_SIGNAL_COORDINATION"
-"""`distributed` if a stop signal must end training with a checkpoint; anything else ignores the signal.
-
-Source: hyperpod-elastic-agent 1.1.3, elastic_event_handler.
-"""
-
 STOP_SIGNAL = signal.SIGUSR1
 
 
@@ -83,7 +77,7 @@ def install_event_handler() -> None:
 
 def event_pending() -> bool:
     """Return whether this process, but not necessarily all ranks, was asked to save and stop."""
-    is_of_agent = _handler.received and os.environ.get(ENV_COORDINATION, "").lower() == "distributed"
+    is_of_agent = _handler.received and os.environ.get(names.ENV_COORDINATION, "").lower() == "distributed"
     return is_of_agent or _term_handler.received or stop_requested.is_set()
 
 

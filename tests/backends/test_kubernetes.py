@@ -1,16 +1,11 @@
 """Manifests parsed back and held against the fields that the HyperPod operator and the image read."""
 
-from typing import Annotated
-
 import pytest
 from conftest import ELASTIC, LLAMA, LLAMA_K8S, ROOT
 from manifest_schemas import EVERYTHING, TIERS
 
-from launcher.backends.kubernetes import manifest
-from launcher.backends.kubernetes.job_options import PodField, Settings
 from launcher.common import yaml_io
 from launcher.common.problems import ProblemsFound
-from launcher.model.base_model import default
 
 IMAGE = "327873000638.dkr.ecr.us-east-1.amazonaws.com/hyperpod-recipes:llmft-v1.0.0"
 
@@ -337,15 +332,3 @@ def test_manifests_match_the_reviewed_ones(render, name, golden, overrides, requ
     if request.config.getoption("--rewrite-goldens"):
         path.write_text(text)
     assert text == path.read_text()
-
-
-def test_a_key_that_names_a_field_of_the_pods_is_rendered_from_its_declaration(monkeypatch):
-    class Options(Settings):
-        scheduler: Annotated[str | None, PodField("schedulerName")] = default(None)
-        """Scheduler that places the pods; null takes the cluster's own."""
-
-    monkeypatch.setattr(manifest, "Settings", Options)
-    values = yaml_io.load((ROOT / "recipes_collection/cluster/k8s.yaml").read_text(encoding="utf-8"))
-    given = Options.model_validate({**values, "scheduler": "near"})
-    assert manifest.pod_fields(given) == {"restartPolicy": "Never", "schedulerName": "near"}
-    assert manifest.pod_fields(Options.model_validate({**values, "scheduler": None})) == {"restartPolicy": "Never"}

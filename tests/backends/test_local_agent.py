@@ -121,9 +121,17 @@ def test_workers_that_stay_get_a_notice_and_addresses_and_logs_of_the_next_attem
     assert (stop, body) == ("/stop", {"restart_mode": mode, "is_graceful": True, "timeout": 9})
 
 
-def test_an_answer_that_makes_no_sense_counts_as_none(stub):
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b'{"status": "levitating"}', b'{"status": ["ready"]}', b"[]", b'"ready"', b"7", b"null", b"{}", b"<html>"),
+        *(b'{"status": "faulted", "message": [1]}', b'{"status": "ready", "progress": [1]}'),
+    ],
+    ids=str,
+)
+def test_an_answer_that_makes_no_sense_counts_as_none(stub, body):
     with pytest.raises(AgentUnreachable, match="/status answered"):
-        stub("ready", status_body=b'{"status": "levitating"}').client.status()
+        stub("ready", status_body=body).client.status()
 
 
 def test_no_agent_is_unreachable_and_a_proxy_is_never_asked(monkeypatch):

@@ -199,9 +199,10 @@ def test_the_lock_is_held_while_an_inheritor_of_it_lives(tmp_path):
         (-256, "exited with code 1"),
         (-9, "was killed by SIGKILL"),
         (-139, "was killed by SIGSEGV"),
+        (-40, "was killed by signal 40"),
         (2, "exited with code 2"),
     ],
-    ids=["exit-3", "exception", "sigkill", "core-dumped", "unmangled"],
+    ids=["exit-3", "exception", "sigkill", "core-dumped", "real-time", "unmangled"],
 )
 def test_an_agents_exit_codes_are_told_as_they_were(code, words):
     assert str(FailedWorker(0, code)) == words

@@ -7,6 +7,7 @@ import pytest
 import s3_server
 from aws_standin import Aws, AwsError
 from contract_jobs import TINY, J
+from request_faults import DATASET
 from test_request_submit import BASE
 
 from launcher.api.plan import compile as compiled
@@ -109,8 +110,32 @@ def test_each_fault_has_its_line(account, tmp_path, monkeypatch):
     assert of(lines, "role") == [("failure", "E337")] and of(lines, "registry") == [("failure", "E339")]
     assert of(lines, "data") == [("failure", "E389")] * 2 and of(lines, "output") == [("failure", "E389")]
     assert of(lines, "quota") == [("failure", "E338")] and "is 1, and the job has 2" in lines["quota"][0].message
-    gone = examined(tmp_path, monkeypatch, "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/gone")
+    gone = examined(tmp_path, monkeypatch, f"{J}.role=arn:aws:iam::123456789012:role/gone")
     assert of(gone, "role") == [("failure", "E337")]
+
+
+@pytest.mark.slow
+def test_each_place_is_named_by_the_key_that_gives_it(account, tmp_path, monkeypatch):
+    channels = f"{{listed: {{s3: s3://inputs/none}}, hub: {{dataset_arn: '{DATASET}'}}}}"
+    places = (f"+{J}.inputs.channels={channels}", f"{J}.checkpoints.s3_uri=s3://nowhere/c")
+    lines = examined(tmp_path, monkeypatch, *places)
+    (_, listed, hub), (results, kept) = lines["data"], lines["output"]
+    assert listed.message.startswith(f"{J}.inputs.channels.listed.s3=s3://inputs/none:")
+    assert hub.state.value == "unknown" and "data set" in hub.message
+    assert kept.message.startswith(f"{J}.checkpoints.s3_uri=s3://nowhere/c:") and results.code is None
+    sdk = f"+{J}.additional_estimator_kwargs={{checkpoint_s3_uri: s3://nowhere/c}}"
+    assert examined(tmp_path, monkeypatch, sdk)["output"][1].message.startswith(
+        f"{J}.additional_estimator_kwargs.checkpoint_s3_uri="
+    )
+
+
+@pytest.mark.slow
+def test_addresses_of_s3_are_read_as_buckets_and_keys(account, tmp_path, monkeypatch):
+    hosts = ("inputs.s3.eu-west-1.amazonaws.com", "s3.eu-west-1.amazonaws.com/inputs")
+    channels = ", ".join(f"c{i}: 'https://{host}/train'" for i, host in enumerate(hosts))
+    kept = f"{J}.checkpoints.s3_uri=https://results.s3.amazonaws.com/c"
+    lines = examined(tmp_path, monkeypatch, f"{J}.inputs.s3={{{channels}}}", kept)
+    assert of(lines, "data") == [("ok", None)] * 3 and of(lines, "output") == [("ok", None)] * 2
 
 
 @pytest.mark.slow

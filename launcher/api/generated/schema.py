@@ -110,12 +110,13 @@ def launch_schema() -> dict[str, Any]:
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring under each field, by the field's name; a subclass's overrides its parents'."""
+    """Return the text about each field by its name: its docstring, a subclass's first, or its own description."""
     found: dict[str, str] = {}
     for owner in reversed(model.__mro__):
         if issubclass(owner, BaseModel) and owner is not BaseModel:
             found |= _field_docstrings(inspect.getsourcefile(owner)).get(owner.__name__, {})
-    return {name: found[name] for name in model.model_fields if name in found}
+    texts = {name: found.get(name) or info.description for name, info in model.model_fields.items()}
+    return {name: text for name, text in texts.items() if text}
 
 
 @cache

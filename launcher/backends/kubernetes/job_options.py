@@ -1,7 +1,6 @@
 """The `cluster` section of cluster=k8s. Spellings are the ones users' scripts already set."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Literal, Protocol
 
 from pydantic import AfterValidator, Field
@@ -34,17 +33,6 @@ Topology = Literal[
 UserId = Annotated[int, Field(ge=1, le=INT32)]
 AnyUserId = Annotated[int, Field(ge=0, le=INT32)]
 """User and group ids. Source: Kubernetes, IsValidUserID of the API's validation."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodField:
-    """Marks a key whose value, unless null, becomes a field of the pods' spec unchanged; no other code reads it.
-
-    Args:
-        name: The field. Source: Kubernetes API, PodSpec.
-    """
-
-    name: str
 
 
 class Toleration(Model):
@@ -249,7 +237,7 @@ class Settings(ClusterOptions):
     pullPolicy: Literal["Always", "IfNotPresent", "Never"] = default("Always")
     """When a node pulls the image: Always detects a moved tag, IfNotPresent starts faster, Never requires it there.
     """
-    restartPolicy: Annotated[Literal["Always", "OnFailure", "Never"], PodField("restartPolicy")] = default("Never")
+    restartPolicy: Literal["Always", "OnFailure", "Never"] = default("Never")
     """Whether the kubelet restarts a finished container. Leave Never: the training operator restarts jobs."""
     namespace: str = default("default")
     """Namespace of the job, its ConfigMap, Secrets and claims. A team's is hyperpod-ns-<team>."""

@@ -14,16 +14,14 @@ from typing import Any
 from launcher.backends.kubernetes.api_objects import COMPONENT_LABEL, JOB_LABEL, PRIORITY_LABEL, QUEUE_LABEL
 from launcher.backends.kubernetes.job_options import (
     LabelSelector,
-    PodField,
     RunPolicy,
-    Settings,
     k8s_options,
     kind_of,
 )
 from launcher.backends.kubernetes.programs import Program
 from launcher.backends.kubernetes.security import container_context
 from launcher.bundle import container
-from launcher.common.names import BASE_CONFIG, CHECKPOINT_LOG
+from launcher.common.names import AGENT_PORT, BASE_CONFIG, CHECKPOINT_LOG, ENV_TORCHRUN_PATIENCE, GRACEFUL_ENV
 from launcher.common.problems import Problem
 from launcher.common.templating import render_template
 from launcher.model.config_tree import get
@@ -38,11 +36,6 @@ START_SCRIPT = "start.sh"
 """Name of the start script in a job's ConfigMap."""
 AGENT = "hyperpodrun"
 _TORCHRUN = "torchrun"
-_TORCHRUN_PATIENCE = "PET_SHUTDOWN_TIMEOUT"
-"""Variable: seconds between SIGTERM and SIGKILL for the workers, otherwise 30; versions before torch 2.12 ignore it.
-
-Source: torch.distributed.run: --shutdown-timeout.
-"""
 
 MARGIN_S = 60
 """Seconds that a pod has beyond its workers' time to save.
@@ -50,9 +43,6 @@ MARGIN_S = 60
 The agent needs them to notice the request, kill workers that did not save (up to 15 s) and close its server (1 s).
 Source: hyperpod_elastic_agent 1.1.3, pcontext. The rest is a margin for a busy node; our own choice.
 """
-
-_AGENT_PORT = 8080
-"""Source: HyperPod training operator: the agent's port."""
 
 _EVAL_PERIOD_S = 3600
 """Window in which restarts are counted, required with scaleUpSnoozeTimeInSeconds. Our own choice."""
@@ -107,17 +97,16 @@ def values(job: JobSpec, program: Program) -> dict[str, Any]:
     queue = {QUEUE_LABEL: settings.queue_name, PRIORITY_LABEL: settings.workload_priority_class}
     topology = {name: getattr(settings, key) for key, name in _TOPOLOGY.items()}
     identity = {JOB_LABEL: job.name, **({COMPONENT_LABEL: program.component.name} if program.component else {})}
-    always = {"restartPolicy": "Always"} if program.is_service else {}
     return {
         "job": job,
         "program": program,
         "identity": identity,
         "settings": settings,
-        "pod_fields": pod_fields(settings) | always,
+        "restart_policy": "Always" if program.is_service else settings.restartPolicy,
         "needs": needs,
         "is_on_node_network": is_on_node_network(job),
         "nproc_per_node": None if interface(job).starts_itself else job.nproc_per_node,
-        "has_agent": kind_of(job) == "HyperPodPyTorchJob",
+        "agent_port": AGENT_PORT if kind_of(job) == "HyperPodPyTorchJob" else None,
         "elastic": job.elastic,
         "parts": parts(job, program),
         "labels": {"app": job.name, **(settings.custom_labels or {}), **_given(queue), **identity},
@@ -141,17 +130,6 @@ def values(job: JobSpec, program: Program) -> dict[str, Any]:
 def _given(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def pod_fields(settings: Settings) -> dict[str, Any]:
-    """Return the fields of the pods' spec that keys set as they are."""
-    marked = {
-        each.name: getattr(settings, key)
-        for key, info in Settings.model_fields.items()
-        for each in info.metadata
-        if isinstance(each, PodField)
-    }
-    return _given(marked)
 
 
 def parts(job: JobSpec, program: Program) -> tuple[Part, ...]:
@@ -269,7 +247,7 @@ def start_script(job: JobSpec) -> str:
         "kubernetes/start.sh.j2",
         stops_agent=not is_kubeflow(job) and job.elastic is not None and job.elastic.use_graceful_shutdown,
         save_timeout_s=job.save_timeout_s,
-        port=_AGENT_PORT,
+        port=AGENT_PORT,
         log=log if log and k8s_options(job).keeps(log) else None,
     )
 
@@ -338,13 +316,13 @@ def env(job: JobSpec, role: Role) -> list[dict[str, Any]]:
     if family.config_variable:
         plain[family.config_variable] = f"{CONFIG_MOUNT}/{BASE_CONFIG}"
     if is_kubeflow(job) and not family.starts_itself:
-        plain[_TORCHRUN_PATIENCE] = str(job.save_timeout_s)
+        plain[ENV_TORCHRUN_PATIENCE] = str(job.save_timeout_s)
     if job.max_nodes > 1 and not family.starts_itself:
         plain |= SEVERAL_NODES
         if job.resources.efa:
             plain["FI_PROVIDER"] = "efa"
     if job.elastic and job.elastic.use_graceful_shutdown:
-        plain["HYPERPOD_SIGNAL_COORDINATION"] = "distributed"
+        plain |= GRACEFUL_ENV
     texts = {name: _literal(text) for name, text in plain.items()}
     if GIT_URL in texts:
         texts[GIT_URL] = texts[GIT_URL].replace("$$(GIT_TOKEN)", "$(GIT_TOKEN)", 1)

@@ -122,16 +122,9 @@ def _of_containers(pod: Mapping[str, Any]) -> Iterator[str]:
 def _end(terminated: Mapping[str, Any]) -> str:
     """Return how a container ended: its reason, its exit code, and its termination message."""
     code = lenient.count(terminated.get("exitCode"))
-    name = _signal_name(code)
+    name = next((each.name for each in signal.Signals if each == code - _SIGNALLED), None)
     why = lenient.text(terminated.get("reason")) or "ended"
     return _sentence(f"{why}, exit code {code}" + (f" ({name})" if name else ""), terminated.get("message"))
-
-
-def _signal_name(code: int) -> str:
-    try:
-        return signal.Signals(code - _SIGNALLED).name
-    except ValueError:
-        return ""
 
 
 def _sentence(what: str, message: object) -> str:

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import math
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -18,11 +17,12 @@ from typing import ClassVar
 
 from launcher.backends.local.simulation import Hang, local_options
 from launcher.bundle.store import config_of
-from launcher.common import os_errors
+from launcher.common import os_errors, syntax
 from launcher.common.locks import is_alive
 from launcher.common.names import (
     ENTRYPOINT,
     ENV_COLLECTIVE_TIMEOUT,
+    GRACEFUL_ENV,
     RUN_DIR,
     SCENARIO_FILE,
     WARM_MODULE,
@@ -49,7 +49,6 @@ from launcher.model.job_spec import (
     LogSelection,
 )
 from launcher.operator.job_request import (
-    GRACEFUL_ENV,
     LOCAL_FILE,
     REQUEST_FILE,
     SCRIPT_FILE,
@@ -118,12 +117,10 @@ class LocalBackend:
         options = local_options(job)
         if not options.command:
             problems += _absent_program(job)
-        if options.hang and options.hang.stopPattern:
-            try:
-                re.compile(options.hang.stopPattern)
-            except (re.error, RecursionError, OverflowError) as error:
-                message = f"is not a valid regular expression: {error}"
-                problems.append(Problem("E417", "cluster.hang.stopPattern", message, value=options.hang.stopPattern))
+        pattern = options.hang and options.hang.stopPattern
+        if pattern and isinstance(fault := syntax.compiled(pattern), str):
+            message = f"is not a valid regular expression: {fault}"
+            problems.append(Problem("E417", "cluster.hang.stopPattern", message, value=pattern))
         return (*problems, *_scenario(job)[1])
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:

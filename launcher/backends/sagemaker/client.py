@@ -123,13 +123,6 @@ def client(session: Any, service: str, config: Any, endpoint: str | None = None)
         raise fail("E396", _REGION, f"AWS cannot be called: {error}", remedy=remedy) from error
 
 
-def bucket_and_key(uri: str) -> tuple[str, str]:
-    """Return bucket and key of a URI of S3."""
-    # Not urlsplit: a key may contain # and ?, which S3 takes literally.
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    return bucket, key
-
-
 def connect(region: str | None) -> Connection:
     """Return the services in a region, by default that of the user's AWS configuration.
 

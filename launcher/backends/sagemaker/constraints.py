@@ -22,6 +22,9 @@ ECR_IMAGE = re.compile(
 )
 """An image in Amazon ECR. Source: Amazon ECR, Endpoints and quotas."""
 
+_S3_HOST = re.compile(r"(?:(?P<bucket>.+)\.)?s3[.-](?:[a-z0-9-]+\.)*amazonaws\.com(?:\.cn)?")
+"""Host of S3, with or without a virtual-hosted bucket. Source: Amazon S3 User Guide, Virtual hosting of buckets."""
+
 _TYPES: dict[str, tuple[type | tuple[type, ...], str]] = {
     "string": (str, "a text"),
     "boolean": (bool, "true or false"),
@@ -60,6 +63,25 @@ class Fault:
     message: str
     value: Any = None
     allowed: str | None = None
+
+
+def bucket_and_key(uri: str) -> tuple[str, str]:
+    """Return bucket and key of a URI of S3: s3:// or https://, with the bucket in the host or in the path.
+
+    Raises:
+        ValueError: The host of an https:// URI is not that of S3.
+    """
+    # Not urlsplit: a key may contain # and ?, which S3 takes literally.
+    scheme, _, rest = uri.partition("://")
+    host, _, path = rest.partition("/")
+    if scheme != "https":
+        return host, path
+    if not (found := _S3_HOST.fullmatch(host)):
+        raise ValueError(f"{host} is not an address of S3: s3://bucket/folder")
+    if found["bucket"]:
+        return found["bucket"], path
+    bucket, _, key = path.partition("/")
+    return bucket, key
 
 
 def faults(value: Any, path: str = "", at: str | None = None) -> Iterator[Fault]:

@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from launcher.backends.sagemaker import JOBS, submit
 from launcher.backends.sagemaker.backend import connection_of
-from launcher.backends.sagemaker.client import Connection, Refused, bucket_and_key, connect, problem
-from launcher.backends.sagemaker.constraints import ECR_IMAGE
-from launcher.backends.sagemaker.request import RECIPE_CHANNEL
+from launcher.backends.sagemaker.client import Connection, Refused, connect, problem
+from launcher.backends.sagemaker.constraints import ECR_IMAGE, bucket_and_key
+from launcher.backends.sagemaker.keys import path_of
+from launcher.backends.sagemaker.request import key_of, of_job
 from launcher.common.problems import Problem
 from launcher.common.texts import counted
 from launcher.model.finding import Answer, Question, clock, found, http_time, ok, or_ok, unknown
@@ -47,13 +48,12 @@ class SageMakerDoctor:
             yield clock("AWS", theirs)
         request = submit.request_of(bundle)
         yield Question("request", partial(_request, connection, bundle))
-        yield Question("role", partial(_role, connection, str(request["RoleArn"])))
+        yield Question("role", partial(_role, connection, path_of(job, "role"), str(request["RoleArn"])))
         if match := ECR_IMAGE.fullmatch(request.get("AlgorithmSpecification", {}).get("TrainingImage") or ""):
             yield Question("registry", partial(_registry, connection, match))
-        for channel in request.get("InputDataConfig") or ():
-            if channel["ChannelName"] != RECIPE_CHANNEL:
-                yield Question("data", partial(_channel, connection, channel))
-        yield Question("output", partial(_output, connection, request))
+        for key, channel in of_job(job).channels.items():
+            yield Question("data", partial(_channel, connection, key, channel))
+        yield Question("output", partial(_output, connection, job, request))
         if request.get("ResourceConfig"):
             yield Question("quota", partial(_quota, connection, request))
 
@@ -64,9 +64,9 @@ def _request(connection: Connection, bundle: Bundle) -> Iterator[Answer]:
     return or_ok("request", faults, "its members are what the API takes, and its name is free")
 
 
-def _role(connection: Connection, arn: str) -> Iterator[Answer]:
+def _role(connection: Connection, key: str, arn: str) -> Iterator[Answer]:
     """Yield whether the role exists, and SageMaker may take it."""
-    key, name = f"{JOBS}.role", arn.rpartition("/")[2]
+    name = arn.rpartition("/")[2]
     try:
         role = connection.call("iam", "get_role", RoleName=name)["Role"]
     except Refused as error:
@@ -101,13 +101,16 @@ def _registry(connection: Connection, image: re.Match[str]) -> Iterator[Answer]:
             yield problem(error, "container")
 
 
-def _channel(connection: Connection, channel: Mapping[str, Any]) -> Iterator[Answer]:
-    """Yield whether a channel has objects."""
-    name, source = channel["ChannelName"], channel["DataSource"].get("S3DataSource")
-    if source is None:
+def _channel(connection: Connection, key: str, channel: Mapping[str, Any]) -> Iterator[Answer]:
+    """Yield whether the channel that is given at `key` has objects."""
+    name, sources = channel["ChannelName"], channel["DataSource"]
+    if "DatasetSource" in sources:
+        yield unknown("data", f"channel {name} is a data set of a hub, which is not read")
+        return
+    if "S3DataSource" not in sources:
         yield unknown("data", f"channel {name} is a file system, which only the job's network reaches")
         return
-    key, uri = f"{JOBS}.inputs.s3.{name}", source["S3Uri"]
+    key, uri = key_of(key, "s3"), sources["S3DataSource"]["S3Uri"]
     bucket, prefix = bucket_and_key(uri)
     try:
         count = connection.call("s3", "list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1).get("KeyCount", 0)
@@ -121,11 +124,11 @@ def _channel(connection: Connection, channel: Mapping[str, Any]) -> Iterator[Ans
         yield Problem("E389", key, "no object's key begins with it", value=uri, remedy=remedy)
 
 
-def _output(connection: Connection, request: Mapping[str, Any]) -> Iterator[Answer]:
+def _output(connection: Connection, job: JobSpec, request: Mapping[str, Any]) -> Iterator[Answer]:
     """Yield whether the buckets of results and checkpoints exist."""
     places = {
-        f"{JOBS}.output_path": request["OutputDataConfig"]["S3OutputPath"],
-        f"{JOBS}.checkpoint_s3_uri": (request.get("CheckpointConfig") or {}).get("S3Uri"),
+        "output_path": request["OutputDataConfig"]["S3OutputPath"],
+        "checkpoints.s3_uri": (request.get("CheckpointConfig") or {}).get("S3Uri"),
     }
     for key, uri in places.items():
         if uri:
@@ -133,7 +136,7 @@ def _output(connection: Connection, request: Mapping[str, Any]) -> Iterator[Answ
                 connection.call("s3", "head_bucket", Bucket=bucket_and_key(uri)[0])
                 yield ok("output", f"{uri}: its bucket exists")
             except Refused as error:
-                yield _of_bucket(error, key, uri)
+                yield _of_bucket(error, path_of(job, key), uri)
 
 
 def _of_bucket(error: Refused, key: str, uri: str) -> Problem:

@@ -6,7 +6,6 @@ from typing import Any
 from launcher.backends.sagemaker import JOBS as JOBS
 from launcher.backends.sagemaker.training_options import EstimatorArguments, Metric, Settings, SmJobs
 from launcher.model.base_model import HasOptions, options_of
-from launcher.model.checked_recipe import CheckedRecipe
 from launcher.rules import rule
 
 KWARGS = f"{JOBS}.additional_estimator_kwargs"
@@ -40,9 +39,9 @@ def aliases(jobs: SmJobs) -> Iterator[tuple[str, str, Any]]:
             yield name, path, value
 
 
-def path_of(checked: CheckedRecipe, key: str) -> str:
+def path_of(job: HasOptions, key: str) -> str:
     """Return the path under which a key was given: its own name, or the estimator's."""
-    names = (name for name, path, _ in aliases(given_jobs(checked)) if path == key)
+    names = (name for name, path, _ in aliases(given_jobs(job)) if path == key)
     return next((f"{KWARGS}.{name}" for name in names), f"{JOBS}.{key}")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from launcher.backends.sagemaker.constraints import FILE, member
+from launcher.backends.sagemaker.constraints import FILE, bucket_and_key, member
 from launcher.common import syntax
 from launcher.model.base_model import Listed, TextForm
 
@@ -17,8 +17,6 @@ INPUT, MODEL = "/opt/ml/input", "/opt/ml/model"
 """Folders that SageMaker itself fills or uploads. Source: Amazon SageMaker, Training storage folders."""
 _SYSTEM = ("/proc", "/sys", "/dev")
 
-_HTTPS = re.compile(r"(?:(?P<bucket>.+)\.)?s3[.-](?:[a-z0-9-]+\.)*amazonaws\.com(?:\.cn)?")
-"""Host of S3, with or without a virtual-hosted bucket. Source: Amazon S3 User Guide, Virtual hosting of buckets."""
 _KMS_KEY = re.compile(
     r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:\d{12}:(key/|(?=alias/)))?"
     r"([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32}|alias/[a-zA-Z0-9/_-]+)"
@@ -41,14 +39,7 @@ def s3_uri(uri: str) -> str:
     """Require an S3 URI to have a valid bucket name; a rule checks folders of this machine."""
     if uri.startswith(FILE):
         return uri
-    scheme, _, rest = uri.partition("://")
-    host, _, path = rest.partition("/")
-    bucket = host
-    if scheme == "https":
-        if not (found := _HTTPS.fullmatch(host)):
-            raise ValueError(f"{host} is not an address of S3: s3://bucket/folder")
-        bucket = found["bucket"] or path.partition("/")[0]
-    if fault := syntax.bucket_fault(bucket):
+    if fault := syntax.bucket_fault(bucket_and_key(uri)[0]):
         raise ValueError(fault)
     return uri
 
@@ -86,11 +77,10 @@ def metric_regex(expression: str) -> str:
 
     Source: SageMaker AI, Define training metrics. Groups may be named as in Python or as in Java.
     """
-    try:
-        compiled = re.compile(_NAMED_GROUP.sub("(?P<", expression))
-    except (re.error, OverflowError, RecursionError) as error:
-        raise ValueError(f"is not a regular expression: {error}") from None
-    if not compiled.groups:
+    form = syntax.compiled(_NAMED_GROUP.sub("(?P<", expression))
+    if isinstance(form, str):
+        raise ValueError(f"is not a regular expression: {form}")
+    if not form.groups:
         raise ValueError("has no group that captures the number: loss=([0-9.]+)")
     return expression
 

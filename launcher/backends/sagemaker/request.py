@@ -14,8 +14,7 @@ from launcher.backends.sagemaker import JOBS
 from launcher.backends.sagemaker.keys import jobs_of
 from launcher.backends.sagemaker.members import s3_uri
 from launcher.backends.sagemaker.training_options import Channel, FileSystem, SmJobs
-from launcher.common import yaml_io
-from launcher.common.names import BASE_CONFIG, CONFIG_DIR
+from launcher.common.names import BASE_CONFIG, CONFIG_DIR, ENV_TORCHRUN_PATIENCE
 from launcher.common.templating import render_template
 from launcher.model import ray_script
 from launcher.model.base_model import Model
@@ -153,27 +152,73 @@ def build(plan: Plan, name: str, recipe: Mapping[str, str]) -> dict[str, Any]:
     jobs, found = plan.jobs, [*plan.channels.values()]
     if not is_serverless(jobs):  # which runs a recipe of AWS
         found.append(recipe_channel(jobs, name, recipe))
-    start = ["/bin/bash", f"{RECIPE_DIR}/{START}"]
-    text = render_template(
-        "sagemaker/request.yaml.j2",
-        name=name,
-        jobs=jobs,
-        image=plan.image,
-        entrypoint=start if is_started(plan) else jobs.container_entrypoint,
-        channels=found,
-        api=_api,
-        is_serverless=is_serverless(jobs),
-        hyperparameters=hyperparameters(plan),
-        environment=environment(plan),
-        groups=[(group, canonical(group.instance_type)) for group in jobs.instance_groups or ()],
-        instance_type=plan.instance_type,
-        nodes=plan.nodes,
-        stopping={"MaxRuntimeInSeconds": DEFAULT_MAX_RUNTIME_S, **_api(jobs.stopping_condition)},
-    )
+    has_instances = not is_serverless(jobs)
+    request = {
+        "AlgorithmSpecification": _algorithm(plan) if has_instances else None,
+        "HyperParameters": hyperparameters(plan),
+        "Environment": environment(plan) if has_instances else None,
+        "InputDataConfig": found,
+        "OutputDataConfig": {
+            "S3OutputPath": jobs.output_path,
+            **_given({"KmsKeyId": jobs.output_kms_key, "CompressionType": jobs.output_compression}),
+        },
+        "ResourceConfig": _resources(plan) if has_instances else None,
+        "StoppingCondition": {"MaxRuntimeInSeconds": DEFAULT_MAX_RUNTIME_S, **_api(jobs.stopping_condition)},
+        "RetryStrategy": _given({"MaximumRetryAttempts": jobs.max_retries}),
+        "CheckpointConfig": _api(jobs.checkpoints),
+        "TensorBoardOutputConfig": _api(jobs.tensorboard_config),
+        "VpcConfig": _api(jobs.vpc),
+        "MlflowConfig": _api(jobs.mlflow),
+        "EnableManagedSpotTraining": jobs.spot if has_instances else None,
+        "EnableNetworkIsolation": jobs.network_isolation if has_instances else None,
+        "EnableInterContainerTrafficEncryption": jobs.encrypt_traffic if has_instances else None,
+        "Tags": [{"Key": key, "Value": value} for key, value in (jobs.tags or {}).items()],
+    }
     # Source: SDK 2.257.6, PyTorch._setup_for_nova_recipe: a program that is the image's own is not profiled.
     unwatched = {"ProfilerConfig": {"DisableProfiler": True}} if plan.entry is Entry.IMAGE else {}
-    request: dict[str, Any] = yaml_io.load(text) | unwatched | members(jobs)
-    return request
+    return {"TrainingJobName": name, "RoleArn": jobs.role, **_given(request)} | unwatched | members(jobs)
+
+
+def _algorithm(plan: Plan) -> dict[str, Any]:
+    """Return what the instances run."""
+    jobs, access = plan.jobs, plan.jobs.image_access
+    provider = _given({"TrainingRepositoryCredentialsProviderArn": access.credentials_provider_arn})
+    pulled = {"TrainingRepositoryAccessMode": access.mode, "TrainingRepositoryAuthConfig": provider}
+    start = ["/bin/bash", f"{RECIPE_DIR}/{START}"]
+    return _given(
+        {
+            "AlgorithmName": jobs.algorithm_name,
+            "TrainingImage": plan.image,
+            "TrainingInputMode": jobs.input_mode,
+            "ContainerEntrypoint": start if is_started(plan) else jobs.container_entrypoint,
+            "ContainerArguments": jobs.container_arguments,
+            "MetricDefinitions": [_api(metric) for metric in jobs.metric_definitions or ()],
+            "TrainingImageConfig": _given(pulled),
+            "EnableSageMakerMetricsTimeSeries": jobs.metrics_time_series,
+        }
+    )
+
+
+def _resources(plan: Plan) -> dict[str, Any]:
+    """Return the instances and their disks."""
+    jobs = plan.jobs
+    groups = [
+        {
+            "InstanceGroupName": group.name,
+            "InstanceType": canonical(group.instance_type),
+            "InstanceCount": group.instance_count,
+        }
+        for group in jobs.instance_groups or ()
+    ]
+    one = {"InstanceType": plan.instance_type, "InstanceCount": plan.nodes}
+    others = {
+        "VolumeSizeInGB": jobs.volume_size_gb,
+        "VolumeKmsKeyId": jobs.volume_kms_key,
+        "KeepAlivePeriodInSeconds": jobs.keep_alive_s,
+        "TrainingPlanArn": jobs.training_plan_arn,
+        "InstancePlacementConfig": _api(jobs.placement),
+    }
+    return {**({"InstanceGroups": groups} if groups else one), **_given(others)}
 
 
 def is_started(plan: Plan) -> bool:
@@ -246,6 +291,11 @@ def _all_channels(job: CheckedRecipe | JobSpec, jobs: SmJobs) -> dict[str, dict[
     return found
 
 
+def key_of(path: str, key: str) -> str:
+    """Return the path of a channel's key; a channel that is only a URI has its own path for each."""
+    return f"{path}.{key}" if ".channels." in path else path
+
+
 def _source(channel: Channel) -> dict[str, Any]:
     """Return a channel's DataSource; {} if it has none."""
     if not channel.s3 and channel.file_system:
@@ -314,7 +364,7 @@ def misfits(channel: Mapping[str, Any], mode: str) -> Iterator[tuple[str, str, A
 
 def environment(plan: Plan) -> dict[str, str]:
     """Return the container's environment variables; `environment` replaces defaults of `env_vars` alone (E383)."""
-    patience = {"PET_SHUTDOWN_TIMEOUT": str(STOP_S)}
+    patience = {ENV_TORCHRUN_PATIENCE: str(STOP_S)}
     own = {name: text for name, text in (plan.jobs.environment or {}).items() if name not in plan.variables}
     return {**patience, **plan.variables, **plain_variables(plan.tree), **own}
 
@@ -393,7 +443,12 @@ def members(jobs: SmJobs) -> dict[str, Any]:
         "ProfilerRuleConfigurations": [_api(rule) for rule in jobs.profiler.rules or ()],
         **{name: {switch: is_on} for name, switch, is_on in switches if is_on is not None},
     }
-    return {name: value for name, value in found.items() if value}
+    return _given(found)
+
+
+def _given(members: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the members that have a value; false and 0 are values."""
+    return {name: value for name, value in members.items() if value or isinstance(value, bool | int)}
 
 
 def _api(section: Model) -> dict[str, Any]:

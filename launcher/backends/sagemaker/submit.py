@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.backends.sagemaker import JOBS, constraints
-from launcher.backends.sagemaker.client import Connection, Refused, api_errors_as_problems, bucket_and_key, problem
+from launcher.backends.sagemaker.client import Connection, Refused, api_errors_as_problems, problem
+from launcher.backends.sagemaker.constraints import bucket_and_key
 from launcher.backends.sagemaker.follow import describe
 from launcher.backends.sagemaker.request import RECIPE_CHANNEL, REQUEST, recipe_files
 from launcher.common import console

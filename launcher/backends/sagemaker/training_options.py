@@ -276,9 +276,9 @@ class MlflowApp(Model):
 class Metric(Model):
     """A number that is read from the log."""
 
-    name: members.MetricName
+    name: Annotated[members.MetricName, named("Name")]
     """Name of the metric in CloudWatch."""
-    regex: members.MetricRegex
+    regex: Annotated[members.MetricRegex, named("Regex")]
     """Regular expression whose first group is the number."""
 
 
@@ -302,60 +302,36 @@ class SdkMetric(Model):
 
 def _same(path: str) -> Any:
     """Declare the estimator's name of the key at `path`. Source: SageMaker Python SDK 2.257.6, EstimatorBase."""
-    return Field(None, serialization_alias=path)
+    return Field(None, serialization_alias=path, description=f"The same as sm_jobs_config.{path}.")
 
 
 class EstimatorArguments(Model):
     """Arguments that published scripts pass to the SDK's estimator, each an alias of a key of sm_jobs_config."""
 
     role: members.RoleArn | None = _same("role")
-    """The same as role."""
     max_run: members.MaxRuntime | None = _same("stopping_condition.max_runtime_s")
-    """The same as stopping_condition.max_runtime_s."""
     max_wait: members.MaxWait | None = _same("stopping_condition.max_wait_s")
-    """The same as stopping_condition.max_wait_s."""
     use_spot_instances: bool | None = _same("spot")
-    """The same as spot."""
     max_retry_attempts: members.Retries | None = _same("max_retries")
-    """The same as max_retries."""
     keep_alive_period_in_seconds: members.KeepAlive | None = _same("keep_alive_s")
-    """The same as keep_alive_s."""
     volume_size: members.VolumeSize | None = _same("volume_size_gb")
-    """The same as volume_size_gb."""
     volume_kms_key: members.KmsKey | None = _same("volume_kms_key")
-    """The same as volume_kms_key there."""
     output_kms_key: members.KmsKey | None = _same("output_kms_key")
-    """The same as output_kms_key there."""
     input_mode: members.Mode | None = _same("input_mode")
-    """The same as input_mode there."""
     subnets: members.Subnets | None = _same("vpc.subnets")
-    """The same as vpc.subnets."""
     security_group_ids: members.SecurityGroups | None = _same("vpc.security_group_ids")
-    """The same as vpc.security_group_ids."""
     encrypt_inter_container_traffic: bool | None = _same("encrypt_traffic")
-    """The same as encrypt_traffic."""
     enable_network_isolation: bool | None = _same("network_isolation")
-    """The same as network_isolation."""
     checkpoint_s3_uri: members.S3Uri | None = _same("checkpoints.s3_uri")
-    """The same as checkpoints.s3_uri."""
     checkpoint_local_path: members.KeptFolder | None = _same("checkpoints.local_path")
-    """The same as checkpoints.local_path."""
     code_location: members.S3Uri | None = _same("recipe_path")
-    """The same as recipe_path."""
     source_dir: str | None = _same("source_dir")
-    """The same as source_dir there."""
     training_plan: members.PlanArn | None = _same("training_plan_arn")
-    """The same as training_plan_arn."""
     hyperparameters: members.Scalars | None = _same("hyperparameters")
-    """The same as hyperparameters there."""
     metric_definitions: Annotated[Listed[SdkMetric], Field(max_length=40)] | None = _same("metric_definitions")
-    """The same as metric_definitions there."""
     container_entry_point: members.Words | None = _same("container_entrypoint")
-    """The same as container_entrypoint."""
     container_arguments: members.Words | None = _same("container_arguments")
-    """The same as container_arguments there."""
     tags: Annotated[Listed[SdkTag], Field(max_length=50)] | None = _same("tags")
-    """The same as tags there."""
 
 
 class SmJobs(Model):

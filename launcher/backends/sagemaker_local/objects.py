@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from launcher.backends.sagemaker.client import Connection, Refused, bucket_and_key, client, connect, problem
+from launcher.backends.sagemaker.client import Connection, Refused, client, connect, problem
+from launcher.backends.sagemaker.constraints import bucket_and_key
 from launcher.backends.sagemaker_local import files
 from launcher.common.problems import ProblemsFound, fail
 

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from launcher.backends.slurm.sbatch_options import MEMORY, mebibytes, minutes, refuse_unknown
 from launcher.backends.slurm.srun_options import refuse_undoing
+from launcher.common.names import DEFAULT_GRACEFUL_TIMEOUT_S
 from launcher.common.syntax import IMAGE_FORM, is_image, place
 from launcher.model.base_model import (
     ClusterOptions,
@@ -20,7 +21,6 @@ from launcher.model.base_model import (
     default,
     options_of,
 )
-from launcher.operator.job_request import DEFAULT_GRACEFUL_TIMEOUT_S
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _COMMAND_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")

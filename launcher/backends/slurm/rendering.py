@@ -20,7 +20,14 @@ from launcher.backends.slurm.run_files import (
 )
 from launcher.backends.slurm.sbatch_options import Value, batch_options, header, words
 from launcher.backends.slurm.states import TERM_CODE, UNWRITABLE
-from launcher.common.names import ENTRYPOINT, ENV_SAVES_ON_TERM, RUN_DIR, WARM_MODULE
+from launcher.common.names import (
+    ENTRYPOINT,
+    ENV_SAVES_ON_TERM,
+    ENV_TORCHRUN_PATIENCE,
+    GRACEFUL_ENV,
+    RUN_DIR,
+    WARM_MODULE,
+)
 from launcher.common.templating import BUNDLE, render_template
 from launcher.model import ray_script
 from launcher.model.config_tree import get
@@ -31,7 +38,6 @@ from launcher.model.job_spec import PUBLISHED, JobSpec
 from launcher.model.parallelism import mpi
 from launcher.model.parallelism.smp import hyperparameters
 from launcher.model.start_script import as_commands
-from launcher.operator.job_request import GRACEFUL_ENV
 
 JOB_FILE, NODE_FILE = "slurm/job.sh", "slurm/node.sh"
 VARIABLES_FILE = "slurm/variables.sh"
@@ -212,11 +218,10 @@ def _environment(job: JobSpec) -> dict[str, str]:
     """Return the variables of a job's processes that are not secret; the recipe's own override the others."""
     is_several = job.max_nodes > 1 and job.resources.accelerators > 0
     # The operator of an elastic job lets the workers save; without it they do so on SIGTERM.
-    # Source: torch.distributed.run: --shutdown-timeout.
     patience_s = str(min(job.save_timeout_s, _MOST_PATIENCE_S))
     return {
         **(GRACEFUL_ENV if job.elastic and job.elastic.use_graceful_shutdown else {}),
-        **({} if job.elastic else {ENV_SAVES_ON_TERM: "1", "PET_SHUTDOWN_TIMEOUT": patience_s}),
+        **({} if job.elastic else {ENV_SAVES_ON_TERM: "1", ENV_TORCHRUN_PATIENCE: patience_s}),
         **(SEVERAL_NODES if is_several else {}),
         **(_EFA if is_several and job.resources.efa else {}),
         **interface(job).workers.env(job),

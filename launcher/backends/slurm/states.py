@@ -4,6 +4,7 @@ import re
 import signal
 from collections.abc import Iterable
 
+from launcher.common.texts import signal_name
 from launcher.model.job_spec import JobState
 
 _WORDS = {
@@ -150,10 +151,7 @@ def _failure(name: str, reason: str, exit_code: tuple[int, int]) -> str:
     if name in _FAILURES:
         return _FAILURES[name]
     if number:
-        try:
-            return f"ended by {signal.Signals(number).name}"
-        except ValueError:
-            return f"ended by signal {number}"
+        return f"ended by {signal_name(number)}"
     if code == UNWRITABLE:
         return f"exit code {code}: the batch script could not write into the job's folder; its disk may be full"
     return f"exit code {code}" if code else f"{name}: {reason}".rstrip(": ")

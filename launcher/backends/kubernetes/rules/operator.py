@@ -1,10 +1,10 @@
 """Constraints of the training operators and Kueue: fields of each kind of job, log monitors, queues, topology."""
 
-import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from launcher.backends.kubernetes.job_options import KIND_NAMES, JobKind, LogMonitor, k8s_options, kind_of
+from launcher.common import syntax
 from launcher.common.problems import Problem
 from launcher.model.checked_recipe import CheckedRecipe
 from launcher.model.instances import INSTANCE_LABELS, canonical
@@ -97,22 +97,14 @@ def log_monitors_work(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[
             yield problem(f"{_MONITORS}.{i}.name", "is also the name of another monitor", value=monitor.name)
         groups = 0
         for key in ("logPattern", "stopPattern"):
-            compiled = _compiled(getattr(monitor, key) or "")
-            if isinstance(compiled, str):
-                path, message = f"{_MONITORS}.{i}.{key}", f"is not a valid regular expression: {compiled}"
+            form = syntax.compiled(getattr(monitor, key) or "")
+            if isinstance(form, str):
+                path, message = f"{_MONITORS}.{i}.{key}", f"is not a valid regular expression: {form}"
                 yield problem(path, message, value=getattr(monitor, key))
             elif key == "logPattern":
-                groups = compiled.groups
+                groups = form.groups
         for key, message in _half_given(monitor, groups):
             yield problem(f"{_MONITORS}.{i}.{key}", message, value=getattr(monitor, key))
-
-
-def _compiled(pattern: str) -> re.Pattern[str] | str:
-    """Return the compiled pattern, or why it does not compile."""
-    try:
-        return re.compile(pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        return str(error)
 
 
 def _half_given(monitor: LogMonitor, groups: int) -> Iterator[tuple[str, str]]:

@@ -32,8 +32,7 @@ def modes_suit_their_sources(checked: CheckedRecipe, problem: MakeProblem) -> It
     for path, channel in request.of_draft(checked).channels.items():
         mode = channel.get("InputMode") or jobs.input_mode
         for key, message, value, allowed in request.misfits(channel, mode):
-            at = f"{path}.{key}" if ".channels." in path else path
-            yield problem(at, message, value=value, allowed=allowed)
+            yield problem(request.key_of(path, key), message, value=value, allowed=allowed)
 
 
 @sm_rule("E373", "inputs", source=f"{API}: Channel; {_INPUT}")
