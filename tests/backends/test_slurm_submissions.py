@@ -11,6 +11,7 @@ from launcher.backends.slurm import queue
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.place import RECENT
 from launcher.backends.slurm.programs import LOST
+from launcher.common import variables
 from launcher.common.problems import ProblemsFound
 
 pytestmark = pytest.mark.slow
@@ -157,3 +158,25 @@ def test_a_refused_job_is_submitted_again_at_once(controller, bundle):
     (controller.folder / "answers").touch()
     assert SlurmBackend().submit(bundle).is_new
     assert controller.count("looks") <= looks + 1
+
+
+SCRIPT = ("recipes=training/custom/script", "cluster=slurm", "training_cfg.entry_script=a.py", "training_cfg.run.ntasks_per_node=8")
+GIT = """\
+#!/bin/bash
+for last; do :; done
+[[ $1 == clone ]] && mkdir -p "$last/.git" && printf %s "$RECIPES_GIT_TOKEN" > {folder}/token
+[[ $* == *rev-parse* ]] && echo 0123
+exit 0
+"""
+
+
+def test_a_token_of_the_code_goes_to_git_and_not_with_the_job(controller, tmp_path):
+    controller.script("git", GIT)
+    controller.ends_with(f"env > {tmp_path}/sent", "echo 7")
+    words = [word for word in controller.words if "code" not in word]
+    words += ["git.repo_url_or_path=https://example.org/a/b.git", "git.token={env: GH}", "env_vars.HUB={env: MINE}"]
+    bundle = written(tmp_path / "own", *SCRIPT, *words)
+    with variables.using({**os.environ, "GH": "s3cret", "MINE": "of the job"}):
+        SlurmBackend().submit(bundle)
+    sent = (tmp_path / "sent").read_text()
+    assert "\nMINE=of the job\n" in sent and "s3cret" not in sent

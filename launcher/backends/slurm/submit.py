@@ -12,11 +12,12 @@ from launcher.backends.slurm import code, limits, preflight, programs, queue, re
 from launcher.backends.slurm.host import damage_refused, place_of, unique_name
 from launcher.backends.slurm.place import Place, configured
 from launcher.backends.slurm.queue import Seen, queue_of
+from launcher.backends.slurm.rendering import job_secrets
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ArrayTask, is_elastic, jobs_folder
 from launcher.backends.slurm.sbatch_options import plain
 from launcher.bundle import store
-from launcher.common import console, os_errors
+from launcher.common import console, os_errors, variables
 from launcher.common.locks import locked
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
 from launcher.common.texts import first_of
@@ -242,7 +243,8 @@ def _send(request: Request) -> str:
         raise
     env = dict(request.place.environment())
     for bundle in request.bundles:
-        env |= preflight.secret_values(store.config_of(bundle))
+        sources = job_secrets(store.config_of(bundle)).values()
+        env |= {name: value for name in sources if (value := variables.current().get(name)) is not None}
     try:
         answer = preflight.answer_of_sbatch(request, "--parsable", request.file, folder=folder, env=env)
     except ProblemsFound as error:  # Slurm may have the job, although its answer was lost
