@@ -180,3 +180,4 @@ def test_a_token_of_the_code_goes_to_git_and_not_with_the_job(controller, tmp_pa
         SlurmBackend().submit(bundle)
     sent = (tmp_path / "sent").read_text()
     assert "\nMINE=of the job\n" in sent and "s3cret" not in sent
+    assert (tmp_path / "token").read_text() == "s3cret"

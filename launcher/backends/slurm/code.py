@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from launcher.backends.slurm.options import slurm_options
 from launcher.bundle.manifest import MANIFEST
-from launcher.common import os_errors
+from launcher.common import os_errors, variables
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.backend_registry import described
@@ -258,7 +258,7 @@ def _credentials(repository: str, token: str | None) -> dict[str, str]:
     pairs = (("credential.helper", ""), (own, _HELPER))  # no helper of the user's stores the token
     named = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(pairs)}
     values = {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(pairs)}
-    return {"GIT_CONFIG_COUNT": str(len(pairs)), "RECIPES_GIT_TOKEN": os.environ.get(token, ""), **named, **values}
+    return {"GIT_CONFIG_COUNT": str(len(pairs)), "RECIPES_GIT_TOKEN": variables.current().get(token, ""), **named, **values}
 
 
 def _git(*words: str, key: str = _KEY, env: Mapping[str, str] | None = None, may_fail: bool = False) -> str:
