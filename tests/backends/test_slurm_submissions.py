@@ -160,7 +160,10 @@ def test_a_refused_job_is_submitted_again_at_once(controller, bundle):
     assert controller.count("looks") <= looks + 1
 
 
-SCRIPT = ("recipes=training/custom/script", "cluster=slurm", "training_cfg.entry_script=a.py", "training_cfg.run.ntasks_per_node=8")
+SCRIPT = (
+    *("recipes=training/custom/script", "cluster=slurm", "training_cfg.entry_script=a.py"),
+    "training_cfg.run.ntasks_per_node=8",
+)
 GIT = """\
 #!/bin/bash
 for last; do :; done

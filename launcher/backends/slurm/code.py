@@ -120,7 +120,7 @@ def place(source: Source, bundle_dir: Path) -> list[str]:
     """
     target = bundle_dir / CODE_DIR
     left_out: list[str] = []
-    try:
+    with os_errors.refusing("E702", _KEY, target):
         target.parent.mkdir(exist_ok=True)
         for left in target.parent.glob(f"{_DRAFT}*"):  # by a launch that was killed
             shutil.rmtree(left)
@@ -136,8 +136,6 @@ def place(source: Source, bundle_dir: Path) -> list[str]:
             if target.exists():
                 target.rename(Path(draft) / "old")
             made.rename(target)
-    except OSError as error:
-        raise os_errors.refused("E702", _KEY, error, target) from error
     return left_out
 
 
@@ -258,7 +256,8 @@ def _credentials(repository: str, token: str | None) -> dict[str, str]:
     pairs = (("credential.helper", ""), (own, _HELPER))  # no helper of the user's stores the token
     named = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(pairs)}
     values = {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(pairs)}
-    return {"GIT_CONFIG_COUNT": str(len(pairs)), "RECIPES_GIT_TOKEN": variables.current().get(token, ""), **named, **values}
+    own = {"GIT_CONFIG_COUNT": str(len(pairs)), "RECIPES_GIT_TOKEN": variables.current().get(token, "")}
+    return {**own, **named, **values}
 
 
 def _git(*words: str, key: str = _KEY, env: Mapping[str, str] | None = None, may_fail: bool = False) -> str:

@@ -167,11 +167,9 @@ def _alone(folders: Sequence[Path]) -> Iterator[None]:
     """Make the bundles' folders of jobs, and let no other launch of the bundles submit within the block."""
     with contextlib.ExitStack() as locks:
         for folder in sorted(set(folders)):  # in one order, so that no two launches wait for each other
-            try:
+            with os_errors.refusing("E702", "base_results_dir", folder):
                 jobs_folder(folder).mkdir(parents=True, exist_ok=True)
                 locks.enter_context(locked(jobs_folder(folder)))
-            except OSError as error:
-                raise os_errors.refused("E702", "base_results_dir", error, folder) from error
         yield
 
 
@@ -275,14 +273,12 @@ def _mark(request: Request) -> list[Path]:
     """Note that sbatch is called; return the files that no earlier call has made."""
     marks = _marks(request.bundles)
     new = [mark for mark in marks if not mark.exists()]
-    try:
+    with os_errors.refusing("E702", "base_results_dir", request.folder):
         for bundle in request.bundles:
             if is_elastic(bundle.directory):  # what an earlier job published is not this one's
                 request.place.remove(bundle.directory, (STATE_FILE,))
         for mark in marks:
             write_text(mark, _UNANSWERED)
-    except OSError as error:
-        raise os_errors.refused("E702", "base_results_dir", error, request.folder) from error
     return new
 
 
