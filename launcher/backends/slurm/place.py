@@ -10,16 +10,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import launcher
 from launcher.backends.slurm import programs
 from launcher.backends.slurm.programs import Answer, fields
 from launcher.backends.slurm.run_files import Wanted
 from launcher.common.names import RUN_DIR
+from launcher.common.paths import HOME
 from launcher.model.job_spec import Bundle
 from launcher.runtime.durable import write_text
-
-PACKAGE = Path(launcher.__file__).resolve().parent
-"""The launcher's own package."""
 
 
 class Place:
@@ -55,7 +52,7 @@ class Place:
 
     def environment(self) -> dict[str, str]:
         """Return the variables with which the nodes find a Python and, in a checkout, this launcher."""
-        path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (HOME, os.environ.get("PYTHONPATH"))))
         return {"RECIPES_PYTHON": sys.executable, "RECIPES_PYTHONPATH": path}
 
     def fetch(self, bundle_dir: Path, files: Wanted) -> None:
