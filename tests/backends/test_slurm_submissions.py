@@ -1,13 +1,16 @@
 """Submissions that get no answer: the next launch waits until the controller no longer acts on them."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from background import await_true
 from conftest import written
 from test_slurm_rendering import OPEN, PUBLISHED
 
-from launcher.backends.slurm import queue
+from launcher.backends.slurm import place, queue
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.place import RECENT
 from launcher.backends.slurm.programs import LOST
@@ -184,3 +187,24 @@ def test_a_token_of_the_code_goes_to_git_and_not_with_the_job(controller, tmp_pa
     sent = (tmp_path / "sent").read_text()
     assert "\nMINE=of the job\n" in sent and "s3cret" not in sent
     assert (tmp_path / "token").read_text() == "s3cret"
+
+
+@pytest.mark.parametrize("controller", ["plain"], indirect=True)
+def test_a_job_of_an_installed_launcher_imports_it_and_not_its_neighbours(
+    controller, tmp_path, monkeypatch
+):
+    """Its Python may be of another version, for which the compiled packages beside the launcher are not made."""
+    site = tmp_path / "site-packages"
+    (site / "launcher").mkdir(parents=True)
+    (site / "launcher/__init__.py").touch()
+    (site / "neighbour.py").touch()
+    for name, value in {"HOME": str(site), "PACKAGE": site / "launcher", "CHECKOUT": None}.items():
+        monkeypatch.setattr(place, name, value)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    controller.ends_with(f'printf %s "$RECIPES_PYTHONPATH" > {tmp_path}/path', "echo 7")
+    SlurmBackend().submit(written(tmp_path / "own", *SCRIPT))
+    code = "import importlib.util as u; print(u.find_spec('launcher').origin, u.find_spec('neighbour'))"
+    env = {"PYTHONPATH": (tmp_path / "path").read_text()}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True)
+    origin, neighbour = done.stdout.split()
+    assert Path(origin).resolve() == site / "launcher/__init__.py" and neighbour == "None"

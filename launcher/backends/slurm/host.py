@@ -111,7 +111,7 @@ class LoginNode(Place):
         self._unpack(target, files, links, is_new=True)
         return target
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, folder: Path) -> dict[str, str]:
         """Return the variable with which the nodes find the copy of this launcher."""
         return {"RECIPES_PYTHONPATH": self._package}
 

@@ -235,11 +235,11 @@ def _send(request: Request) -> str:
     try:
         request.prepare()
         folder = _made_available(request)
+        env = request.place.environment(request.folder)
         new = _mark(request)
     except ProblemsFound:
         request.discard()
         raise
-    env = dict(request.place.environment())
     for bundle in request.bundles:
         sources = job_secrets(store.config_of(bundle)).values()
         env |= {name: value for name in sources if (value := variables.current().get(name)) is not None}
