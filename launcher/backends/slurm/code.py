@@ -28,6 +28,7 @@ from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.job_spec import Bundle, JobSpec
+from launcher.model.work_tree import git_environment, work_tree
 from launcher.runtime import file_kinds
 
 CODE_FILE = "slurm/code.json"
@@ -43,8 +44,6 @@ _REPOSITORY = "git.repo_url_or_path"
 _SCRIPT = "recipes.training_cfg.entry_script"
 _LARGEST = 3
 _DRAFT = ".code-"
-_OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
-"""Variables with which git starts its hooks; they name another repository. Source: githooks(5)."""
 _PROTOCOLS = "file:git:http:https:ssh"
 _HELPER = '!f() { echo username=oauth2; echo "password=$RECIPES_GIT_TOKEN"; }; f'
 """Answers git's question for a password from its environment. Source: gitcredentials(7)."""
@@ -102,11 +101,6 @@ def of_bundle(bundle: Bundle) -> Source | None:
     """Return where the code of a bundle's job comes from; None if it is not copied."""
     text = bundle.files.get(CODE_FILE)
     return Source(**json.loads(text)) if text else None
-
-
-def work_tree(folder: Path) -> Path | None:
-    """Return the top folder of the git work tree that a folder is in; None if it is in none. Runs no program."""
-    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
 
 
 def place(source: Source, bundle_dir: Path) -> list[str]:
@@ -268,8 +262,7 @@ def _git(*words: str, key: str = _KEY, env: Mapping[str, str] | None = None, may
         may_fail: Whether a failure is an answer too, an empty one.
     """
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_OPTIONAL_LOCKS": "0"}
-    inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
-    full = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **inherited, **quiet, **(env or {})}
+    full = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **git_environment(), **quiet, **(env or {})}
     try:
         done = subprocess.run(("git", *words), env=full, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except FileNotFoundError as error:
