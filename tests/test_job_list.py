@@ -429,8 +429,8 @@ def test_a_listed_bundle_without_a_plan_has_no_recipe(tmp_path):
 def test_a_backend_is_filtered_by_its_choice_of_cluster_and_by_its_recorded_name(tmp_path, name):
     (tmp_path / "plan.json").write_text('{"backend": "contract"}', encoding="utf-8")
     wanted = Filter(backend=name)
-    assert wanted.problems() == () and wanted.selects(ListedJob(tmp_path), datetime.now(UTC))
-    assert not Filter(backend="k8s").selects(ListedJob(tmp_path), datetime.now(UTC))
+    assert wanted.problems() == () and wanted.selects(ListedJob(tmp_path))
+    assert not Filter(backend="k8s").selects(ListedJob(tmp_path))
 
 
 COUNTING = """
