@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from launcher.backends.slurm import run_files, states, submit
 from launcher.backends.slurm.place import Place
