@@ -4,7 +4,6 @@ import importlib.util
 import itertools
 import json
 import math
-import shlex
 import shutil
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from launcher.backends.sagemaker_local.operator import HOSTS_DIR, MACHINE_FILE, 
 from launcher.backends.sagemaker_local.optml import OPT_ML
 from launcher.backends.sagemaker_local.record import PID_FILE, LocalServices
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
-from launcher.common.locks import is_alive
+from launcher.common.locks import is_alive, refuse_running
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import Problem, fail
 from launcher.model import following
@@ -105,9 +104,7 @@ class ContractBackend(SageMakerBackend):
         run_dir = folder / RUN_DIR
         description = run_dir / record.DESCRIPTION_FILE
         run_dir.mkdir(exist_ok=True)
-        if is_alive(run_dir):
-            remedy = f"end it first: recipes cancel {shlex.quote(str(folder))}"
-            raise fail("E405", "cluster", "this bundle's job is already running", remedy=remedy)
+        refuse_running(run_dir)
         description.unlink(missing_ok=True)
         shutil.rmtree(run_dir / LOG_DIR, ignore_errors=True)
         operator = self._start(folder, run_dir, made)
