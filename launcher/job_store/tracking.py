@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher.bundle import store as bundles
 from launcher.bundle.manifest import MANIFEST

@@ -190,9 +190,7 @@ def test_a_token_of_the_code_goes_to_git_and_not_with_the_job(controller, tmp_pa
 
 
 @pytest.mark.parametrize("controller", ["plain"], indirect=True)
-def test_a_job_of_an_installed_launcher_imports_it_and_not_its_neighbours(
-    controller, tmp_path, monkeypatch
-):
+def test_a_job_of_an_installed_launcher_imports_it_and_not_its_neighbours(controller, tmp_path, monkeypatch):
     """Its Python may be of another version, for which the compiled packages beside the launcher are not made."""
     site = tmp_path / "site-packages"
     (site / "launcher").mkdir(parents=True)

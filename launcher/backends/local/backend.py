@@ -5,7 +5,6 @@ import importlib.util
 import math
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
