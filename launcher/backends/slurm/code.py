@@ -250,8 +250,8 @@ def _credentials(repository: str, token: str | None) -> dict[str, str]:
     pairs = (("credential.helper", ""), (own, _HELPER))  # no helper of the user's stores the token
     named = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(pairs)}
     values = {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(pairs)}
-    own = {"GIT_CONFIG_COUNT": str(len(pairs)), "RECIPES_GIT_TOKEN": variables.current().get(token, "")}
-    return {**own, **named, **values}
+    password = variables.current().get(token, "")
+    return {"GIT_CONFIG_COUNT": str(len(pairs)), "RECIPES_GIT_TOKEN": password, **named, **values}
 
 
 def _git(*words: str, key: str = _KEY, env: Mapping[str, str] | None = None, may_fail: bool = False) -> str:
