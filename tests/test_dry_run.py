@@ -155,7 +155,7 @@ def test_a_dry_run_leaves_a_run_that_its_recipe_names(dry):
 
 
 @pytest.mark.slow
-def test_a_checkout_is_named_by_its_commit_and_whether_it_is_changed(tmp_path):
+def test_a_checkout_is_named_by_its_commit_and_whether_it_is_changed(tmp_path, monkeypatch):
     from launcher.model import context
 
     def git(*words: str) -> str:
@@ -171,6 +171,9 @@ def test_a_checkout_is_named_by_its_commit_and_whether_it_is_changed(tmp_path):
     commit = git("describe", "--always", "--abbrev=40", "--exclude=*")
     (tmp_path / "untracked").write_text("")
     assert context._git_revision(tmp_path) == commit
+    with monkeypatch.context() as hook:  # of another repository
+        hook.setenv("GIT_DIR", str(tmp_path / "elsewhere/.git"))
+        assert context._git_revision(tmp_path) == commit
     (tmp_path / "file").write_text("two")
     assert context._git_revision(tmp_path) == f"{commit}-dirty"
 

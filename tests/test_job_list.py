@@ -242,6 +242,12 @@ def test_what_a_removal_that_was_killed_left_is_no_job_and_is_removed_by_the_nex
     assert not left.exists() and (results / "failed").exists()
 
 
+def test_a_job_with_the_name_of_one_whose_removal_was_killed_is_removed(results, cluster):
+    (results / ".dry.removed-by-recipes" / "run").mkdir(parents=True)
+    assert cli.run(["jobs", "remove", "dry", "--yes"]) == 0
+    assert not list(results.glob("*dry*")) and not list(results.glob(".*dry*"))
+
+
 def test_a_job_that_runs_here_is_kept_though_its_record_says_nothing_of_it(results, cluster, capsys):
     (results / "dry" / "run").mkdir()
     with (results / "dry" / "run" / LOCK_FILE).open("wb") as file:
@@ -423,8 +429,8 @@ def test_a_listed_bundle_without_a_plan_has_no_recipe(tmp_path):
 def test_a_backend_is_filtered_by_its_choice_of_cluster_and_by_its_recorded_name(tmp_path, name):
     (tmp_path / "plan.json").write_text('{"backend": "contract"}', encoding="utf-8")
     wanted = Filter(backend=name)
-    assert wanted.problems() == () and wanted.selects(ListedJob(tmp_path), datetime.now(UTC))
-    assert not Filter(backend="k8s").selects(ListedJob(tmp_path), datetime.now(UTC))
+    assert wanted.problems() == () and wanted.selects(ListedJob(tmp_path))
+    assert not Filter(backend="k8s").selects(ListedJob(tmp_path))
 
 
 COUNTING = """

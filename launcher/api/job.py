@@ -459,8 +459,7 @@ def jobs(
     if states:
         found, _ = listing.filtered(every, wanted)
     else:
-        now = listing.current_time()
-        found = [each for each in every if wanted.selects(each, now) and not wanted.hides(each)]
+        found = [each for each in every if wanted.selects(each) and not wanted.hides(each)]
     return tuple(Job(each.folder.absolute(), each.name, each.record, session) for each in found if each.record)
 
 

@@ -8,9 +8,9 @@ Source: AWS, Using elastic training in Amazon SageMaker HyperPod, Build Training
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from launcher.common.names import AGENT_PORT
+from launcher.common.paths import PACKAGE, package_files
 from launcher.common.problems import Problem, fail
 from launcher.common.templating import render_template
 from launcher.model.config_tree import get
@@ -55,7 +55,6 @@ _AGENT_CONFIG = "/opt/ml/input/config"
 
 _WORK = "/opt/recipes/work"
 _AGENT_MODULE = "launcher.backends.kubernetes.process_one"
-_PACKAGE = Path(__file__).resolve().parent.parent
 _SHIPPED = (
     "__init__.py",
     "common/__init__.py",
@@ -93,17 +92,13 @@ def files(base: str) -> dict[str, str]:
 
 def _library() -> dict[str, str]:
     """Return the part of this package that runs in a container."""
-    runtime = sorted(
-        path.relative_to(_PACKAGE).as_posix()
-        for path in (_PACKAGE / _RUNTIME).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
-    )
-    found = {name: (_PACKAGE / name).read_text(encoding="utf-8") for name in (*_SHIPPED, *runtime)}
+    runtime = (path.relative_to(PACKAGE).as_posix() for path in package_files(_RUNTIME))
+    found = {name: (PACKAGE / name).read_text(encoding="utf-8") for name in (*_SHIPPED, *runtime)}
     waiting = [text for name, text in found.items() if name.endswith(".py")]
     while waiting:
         for name in _common_imports(waiting.pop()):
             if name not in found:
-                found[name] = (_PACKAGE / name).read_text(encoding="utf-8")
+                found[name] = (PACKAGE / name).read_text(encoding="utf-8")
                 waiting.append(found[name])
     return found
 

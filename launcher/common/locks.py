@@ -6,6 +6,7 @@ process of the job is left, however it ended: the kernel releases the lock with 
 
 import fcntl
 import os
+import shlex
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,6 +68,17 @@ def is_alive(run_dir: Path) -> bool:
     except OSError as error:
         raise fail("E414", str(path), f"cannot be read: {error.strerror}") from error
     return False
+
+
+def refuse_running(run_dir: Path) -> None:
+    """Refuse to start a job of a bundle that runs already.
+
+    Raises:
+        ProblemsFound: It runs (E405), or that cannot be read (E414).
+    """
+    if is_alive(run_dir):
+        remedy = f"end it first: recipes cancel {shlex.quote(str(run_dir.parent))}"
+        raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
 
 
 @contextmanager

@@ -1,8 +1,10 @@
 """Errors of the operating system as path, reason and remedy instead of an error number."""
 
+import contextlib
 import errno
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 from launcher.common.problems import Problem, ProblemsFound, fail
@@ -63,6 +65,19 @@ def refused(code: str, where: str, error: OSError, path: Path | str | None = Non
     """Return an error as a Problem of the key or the file that caused it."""
     message, remedy = described(error, path)
     return fail(code, where, message, remedy=remedy)
+
+
+@contextlib.contextmanager
+def refusing(code: str, where: str, path: Path) -> Iterator[None]:
+    """Raise an error within the block as a Problem of a key or a file.
+
+    Args:
+        path: The intended path; the error's own is only a detail.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise refused(code, where, error, path) from error
 
 
 def environmental(error: OSError) -> Problem | None:

@@ -5,21 +5,27 @@ from pathlib import Path
 
 from launcher.common import variables
 
-_PACKAGE = Path(__file__).resolve().parent.parent
-HOME = str(_PACKAGE.parent)
+PACKAGE = Path(__file__).resolve().parent.parent
+"""The launcher's own package."""
+HOME = str(PACKAGE.parent)
 """The folder from which Python imports the launcher."""
 
 
 def _data(name: str) -> Path:
-    installed = _PACKAGE / name
-    return installed if installed.is_dir() else _PACKAGE.parent / name
+    installed = PACKAGE / name
+    return installed if installed.is_dir() else PACKAGE.parent / name
 
 
-CHECKOUT = None if (_PACKAGE / "recipes_collection").is_dir() else _PACKAGE.parent
+CHECKOUT = None if (PACKAGE / "recipes_collection").is_dir() else PACKAGE.parent
 """The folder of a checkout; None if the package is installed."""
 
 COLLECTION = _data("recipes_collection")
 TEMPLATES = _data("templates")
+
+
+def package_files(part: str = "") -> list[Path]:
+    """Return the files of the package, or of a folder in it, without what Python compiled; sorted."""
+    return sorted(path for path in (PACKAGE / part).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
 def python_path() -> dict[str, str]:

@@ -45,10 +45,8 @@ def save(path: Path, salt: str, drawn: Callable[[], "Figure"], source: str | Non
     """
     if path.suffix.lower() not in FORMATS:
         raise fail("E709", str(path), "is not a supported picture format", allowed=", ".join(FORMATS))
-    try:
+    with os_errors.refusing("E709", str(path), path):
         path.write_bytes(drawing(path.suffix.lower(), salt, drawn, source, str(path)))
-    except OSError as error:
-        raise os_errors.refused("E709", str(path), error, path) from error
 
 
 def drawing(

@@ -61,10 +61,10 @@ def examine(
 
 def _tracking(job: JobSpec, context: LaunchContext) -> Iterator[Answer]:
     """Yield whether the tracking server answers, and its clock, which is compared with this machine's."""
-    store = tracking.contacted(job, context)
-    yield ok(_TRACKING, f"{store.uri} {'answers' if store.clock else 'is where runs are written'}")
-    if store.clock:
-        yield clock("the tracking server", store.clock)
+    uri, now = tracking.contacted(job, context)
+    yield ok(_TRACKING, f"{uri} {'answers' if now else 'is where runs are written'}")
+    if now:
+        yield clock("the tracking server", now)
 
 
 def _subject(job: JobSpec, problem: Problem) -> str:

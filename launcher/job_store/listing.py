@@ -134,23 +134,19 @@ class Filter:
         """Return whether a job is left out only because it was never launched."""
         return each.is_dry_run and not self.has_dry_runs and RENDERED not in self.states
 
-    def selects(self, each: ListedJob, now: datetime) -> bool:
+    def selects(self, each: ListedJob) -> bool:
         """Return whether a job meets every condition that its folder answers: all but its state."""
         if self.backend is not None and each.backend != backend_registry.name_of(self.backend):
             return False
         if self.recipe is not None and self.recipe.lower() not in (each.recipe or "").lower():
             return False
-        return not (self.older_than or self.newer_than) or self._is_of_age(each.time, now)
+        return not (self.older_than or self.newer_than) or self._is_of_age(each.time)
 
-    def _is_of_age(self, time: datetime | None, now: datetime) -> bool:
+    def _is_of_age(self, time: datetime | None) -> bool:
+        now = datetime.now(UTC)
         if time is None or (self.older_than and now - time < _age(self.older_than)):
             return False
         return not self.newer_than or now - time <= _age(self.newer_than)
-
-
-def current_time() -> datetime:
-    """Return the time with which ages are compared."""
-    return datetime.now(UTC)
 
 
 def _time(text: str) -> datetime:
@@ -210,8 +206,7 @@ def filtered(every: Iterable[ListedJob], wanted: Filter) -> tuple[list[ListedJob
 
     A cluster is asked only for jobs that meet the other conditions.
     """
-    now = current_time()
-    meant = [each for each in every if wanted.selects(each, now)]
+    meant = [each for each in every if wanted.selects(each)]
     shown = [each for each in meant if not wanted.hides(each)]
     found = with_statuses(shown)
     return [each for each in found if not wanted.states or each.state in wanted.states], len(meant) - len(shown)

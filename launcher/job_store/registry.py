@@ -254,15 +254,12 @@ def adopt(folder: Path, job: JobRecord, outline: Mapping[str, Any]) -> JobRecord
         if known and known.handle.uid == job.handle.uid:
             raise fail("E714", str(folder), "already follows this job", remedy=f"recipes status {folder.name}")
         raise fail("E714", str(folder), "belongs to another job", remedy="--as another-name")
-    try:
-        with drafted(folder) as draft:
-            text = json.dumps(redaction.masked_tree(outline), indent=2) + "\n"
-            (draft / ADOPTED_FILE).write_text(text, encoding="utf-8")
-            write(draft, job)
-            draft.chmod(0o755)
-            draft.rename(folder)
-    except OSError as error:
-        raise os_errors.refused("E702", str(folder), error, folder) from error
+    with os_errors.refusing("E702", str(folder), folder), drafted(folder) as draft:
+        text = json.dumps(redaction.masked_tree(outline), indent=2) + "\n"
+        (draft / ADOPTED_FILE).write_text(text, encoding="utf-8")
+        write(draft, job)
+        draft.chmod(0o755)
+        draft.rename(folder)
     return replace(job, handle=replace(job.handle, bundle_dir=folder.resolve()))
 
 

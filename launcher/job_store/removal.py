@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import secrets
 import shutil
 import stat
 from collections.abc import Sequence
@@ -77,8 +78,8 @@ def remove(each: Removable) -> bool:
             (now,) = with_statuses([listed(folder)])
             if not is_held or _reason_to_keep(now) or _reason_of_place(folder.parent, folder):
                 return False
-            doomed = folder.with_name(f".{folder.name}{_REMOVED}")
-            folder.rename(doomed)
+            # A name of its own: a removal of a folder of the same name may have been killed.
+            folder.rename(folder.with_name(f".{folder.name}.{secrets.token_hex(4)}{_REMOVED}"))
         for left in folder.parent.glob(f".*{_REMOVED}"):  # those of processes that were killed, too
             if not left.is_symlink():
                 shutil.rmtree(left, onerror=_unless_gone)  # removes links, but never their targets

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from launcher.bundle import store as bundles
 from launcher.bundle.manifest import MANIFEST
@@ -126,21 +126,14 @@ def _complete(job: JobSpec, context: LaunchContext) -> dict[str, str]:
     }
 
 
-class Contact(NamedTuple):
-    """A job's tracking store that answers, and the time of its server's clock; None if it has none."""
-
-    uri: str
-    clock: datetime | None
-
-
-def contacted(job: JobSpec, context: LaunchContext) -> Contact:
-    """Return the store of a tracked job, if it answers. Writes nothing.
+def contacted(job: JobSpec, context: LaunchContext) -> tuple[str, datetime | None]:
+    """Return the store of a tracked job, if it answers, and its server's clock; None without one. Writes nothing.
 
     Raises:
         ProblemsFound: The store cannot be reached, or is not within reach of the job.
     """
     uri = tracking_store.store_uri(tracking(job).tracking_uri, job, context.cwd)
-    return Contact(uri, tracking_store.reach(uri) if tracking_store.is_server(uri) else None)
+    return uri, tracking_store.reach(uri) if tracking_store.is_server(uri) else None
 
 
 def start(bundle: Bundle) -> None:

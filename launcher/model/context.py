@@ -20,6 +20,7 @@ from launcher import VERSION
 from launcher.common.paths import CHECKOUT
 from launcher.common.problems import fail
 from launcher.common.texts import object_text
+from launcher.model.work_tree import git_environment
 
 _SUFFIX_LENGTH, _NAME_LENGTH = 5, 41
 """Random characters of a job name, and those of run.name: together the 47 of a RayJob's longest name.
@@ -125,7 +126,7 @@ def _git_revision(folder: Path) -> str | None:
     # `git describe --dirty` gives the same in twice the processor time
     command = ["git", "--no-optional-locks", "-C", str(folder), "status", "--porcelain=v2", "--branch", "-uno"]
     try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=5)
+        result = subprocess.run(command, env=git_environment(), capture_output=True, text=True, timeout=5)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
     commit, *rest = result.stdout.splitlines() or [""]

@@ -109,6 +109,10 @@ class Cluster(ABC):
         return available if self.requested is None else min(available, self.requested)
 
 
+MEMORY_FILE = "operator.json"
+"""In the run folder: what the next operator needs to know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Memory:
     """The knowledge of an operator that the next one cannot observe again.

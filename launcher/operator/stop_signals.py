@@ -13,6 +13,23 @@ _GAP_S = 5.0
 """Between two ticks of a process that was stopped or frozen: a loaded machine delays them by less."""
 
 
+def end_on_signals() -> None:
+    """End this process with 128 + N on a signal that asks for it, from now on; further ones are ignored then."""
+    for each in END_SIGNALS:
+        signal.signal(each, _end)
+
+
+def ignore_end_signals() -> None:
+    """Ignore signals that ask for the end, from now on."""
+    for each in END_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+
+
+def _end(signum: int, _frame: FrameType | None) -> None:
+    ignore_end_signals()
+    raise SystemExit(128 + signum)
+
+
 def leave_to_main_thread() -> None:
     """Let this thread take no signal that asks for the end: the main thread blocks them while it is replaced."""
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)

@@ -11,20 +11,18 @@ import fcntl
 import json
 import os
 import shutil
-import signal
 import socket
 import struct
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from launcher.common import prctl
 from launcher.model.ray_job import CPU, GPU
 from launcher.operator.processes import LOOPBACK, end_with_parent, kill_descendants
-from launcher.operator.stop_signals import END_SIGNALS
+from launcher.operator.stop_signals import end_on_signals, ignore_end_signals
 
 _STORE = 80 << 20
 """Bytes of a node's object store; Ray's least is 75 MiB."""
@@ -39,8 +37,7 @@ Emit = Callable[..., None]
 def main(argv: list[str]) -> int:
     """Hold a cluster while its driver runs; return the exit status."""
     parent, folder = int(argv[0]), Path(argv[1])
-    for each in END_SIGNALS:
-        signal.signal(each, _end)
+    end_on_signals()
     request = json.load(sys.stdin)
     with os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8") as events:
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what Ray prints is no event
@@ -59,16 +56,11 @@ def main(argv: list[str]) -> int:
             emit("failed", message=f"{type(error).__name__}: {error}")
             return 1
         finally:
-            for each in END_SIGNALS:
-                signal.signal(each, signal.SIG_IGN)
+            ignore_end_signals()
             kill_descendants()
             if os.getppid() != parent:
                 shutil.rmtree(folder, ignore_errors=True)
     return 0
-
-
-def _end(signum: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)
 
 
 def isolate() -> bool:

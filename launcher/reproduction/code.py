@@ -14,6 +14,7 @@ from launcher.bundle.manifest import MANIFEST
 from launcher.common.names import ADOPTED_FILE
 from launcher.common.redaction import masked, masked_lines
 from launcher.common.secret_forms import masked_program
+from launcher.model.work_tree import git_environment, work_tree
 from launcher.reproduction.digests import Budget, combined, digests, file_digest
 
 DIFF_BYTES = 256 * 2**10
@@ -26,8 +27,8 @@ _IGNORED = frozenset(
 )
 """Names that are no code: of tools, environments and records of runs."""
 _COMPILED = (".pyc", ".pyo", ".swp", "~")
-_OF_A_HOOK = re.compile(r"GIT_(DIR|WORK_TREE|INDEX_FILE|PREFIX|OBJECT_DIRECTORY|COMMON_DIR|NAMESPACE|CONFIG.*)")
-"""Variables with which git starts its hooks; they name another repository. Source: githooks(5)."""
+_OPTIONS = "GIT_CONFIG"
+"""Start of the names of variables that are options of git, such as a monitor's. Source: git-config(1)."""
 _QUIET = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 _SAFE = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false")
 """Options with which reading a repository starts no hook and no monitor. Source: git-config(1)."""
@@ -53,12 +54,12 @@ def code_state(place: str, results: str, budget: Budget, *, is_part: bool = Fals
     def is_left_out(path: str) -> bool:
         return _is_no_code(path, os.path.realpath(results), folder)
 
-    top = next((str(each) for each in (Path(folder), *Path(folder).parents) if (each / ".git").exists()), None)
+    top = work_tree(Path(folder))
     why = ""
     if top:
         own = folder if place == folder or os.path.isdir(place) else os.path.join(folder, os.path.basename(place))
         try:
-            return _git_state(top, folder if is_part else top, own, is_left_out, budget)
+            return _git_state(str(top), folder if is_part else str(top), own, is_left_out, budget)
         except (OSError, _GitFailed) as error:
             why = str(error)
     files = digests(folder, budget, is_left_out)
@@ -192,7 +193,7 @@ class _GitFailed(Exception):
 
 def _git(top: str, *words: str, most: int) -> tuple[bytes, bool]:
     """Run git, which asks no question and starts no hook; return its output, and whether it is cut."""
-    inherited = {name: text for name, text in os.environ.items() if not _OF_A_HOOK.match(name)}
+    inherited = {name: text for name, text in git_environment().items() if not name.startswith(_OPTIONS)}
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
             ("git", *_SAFE, "-C", top, *words),

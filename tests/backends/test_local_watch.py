@@ -26,6 +26,7 @@ from launcher.operator.snapshot import Attempt
 from launcher.operator.state_machine import MAX_FAULTS_WITHOUT_PROGRESS, SETTLE_S, advance
 from launcher.operator.types import Cause, Event, Fault, Phase, StopWorkers
 from launcher.operator.worker_logs import explain
+from launcher.runtime.checkpoint_folder import point_to
 
 
 class Watched:
@@ -389,7 +390,7 @@ def test_bit_rot_inverts_bytes_of_the_newest_complete_checkpoint_and_keeps_its_s
 
 def test_bit_rot_is_of_the_checkpoint_that_was_published_last(tmp_path):
     published, later = (checkpoint(tmp_path, step, bytes(100)) for step in (8, 16))
-    (tmp_path / "latest").write_text("step-00000008 0123abcd\n")
+    point_to(published.parent)
     assert damage_checkpoint(tmp_path, 10)
     assert published.read_bytes() != bytes(100) and later.read_bytes() == bytes(100)
 

@@ -1,16 +1,20 @@
 """Submissions that get no answer: the next launch waits until the controller no longer acts on them."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from background import await_true
 from conftest import written
 from test_slurm_rendering import OPEN, PUBLISHED
 
-from launcher.backends.slurm import queue
+from launcher.backends.slurm import place, queue
 from launcher.backends.slurm.backend import SlurmBackend
 from launcher.backends.slurm.place import RECENT
 from launcher.backends.slurm.programs import LOST
+from launcher.common import variables
 from launcher.common.problems import ProblemsFound
 
 pytestmark = pytest.mark.slow
@@ -157,3 +161,48 @@ def test_a_refused_job_is_submitted_again_at_once(controller, bundle):
     (controller.folder / "answers").touch()
     assert SlurmBackend().submit(bundle).is_new
     assert controller.count("looks") <= looks + 1
+
+
+SCRIPT = (
+    *("recipes=training/custom/script", "cluster=slurm", "training_cfg.entry_script=a.py"),
+    "training_cfg.run.ntasks_per_node=8",
+)
+GIT = """\
+#!/bin/bash
+for last; do :; done
+[[ $1 == clone ]] && mkdir -p "$last/.git" && printf %s "$RECIPES_GIT_TOKEN" > {folder}/token
+[[ $* == *rev-parse* ]] && echo 0123
+exit 0
+"""
+
+
+def test_a_token_of_the_code_goes_to_git_and_not_with_the_job(controller, tmp_path):
+    controller.script("git", GIT)
+    controller.ends_with(f"env > {tmp_path}/sent", "echo 7")
+    words = [word for word in controller.words if "code" not in word]
+    words += ["git.repo_url_or_path=https://example.org/a/b.git", "git.token={env: GH}", "env_vars.HUB={env: MINE}"]
+    bundle = written(tmp_path / "own", *SCRIPT, *words)
+    with variables.using({**os.environ, "GH": "s3cret", "MINE": "of the job"}):
+        SlurmBackend().submit(bundle)
+    sent = (tmp_path / "sent").read_text()
+    assert "\nMINE=of the job\n" in sent and "s3cret" not in sent
+    assert (tmp_path / "token").read_text() == "s3cret"
+
+
+@pytest.mark.parametrize("controller", ["plain"], indirect=True)
+def test_a_job_of_an_installed_launcher_imports_it_and_not_its_neighbours(controller, tmp_path, monkeypatch):
+    """Its Python may be of another version, for which the compiled packages beside the launcher are not made."""
+    site = tmp_path / "site-packages"
+    (site / "launcher").mkdir(parents=True)
+    (site / "launcher/__init__.py").touch()
+    (site / "neighbour.py").touch()
+    for name, value in {"HOME": str(site), "PACKAGE": site / "launcher", "CHECKOUT": None}.items():
+        monkeypatch.setattr(place, name, value)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    controller.ends_with(f'printf %s "$RECIPES_PYTHONPATH" > {tmp_path}/path', "echo 7")
+    SlurmBackend().submit(written(tmp_path / "own", *SCRIPT))
+    code = "import importlib.util as u; print(u.find_spec('launcher').origin, u.find_spec('neighbour'))"
+    env = {"PYTHONPATH": (tmp_path / "path").read_text()}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True)
+    origin, neighbour = done.stdout.split()
+    assert Path(origin).resolve() == site / "launcher/__init__.py" and neighbour == "None"

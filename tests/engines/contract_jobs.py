@@ -11,7 +11,7 @@ from background import await_true
 from launcher import pipeline
 from launcher.backends.sagemaker_local import record
 from launcher.backends.sagemaker_local.backend import ContractBackend
-from launcher.common.names import RUN_DIR
+from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.model.context import LaunchContext
 from launcher.model.job_spec import JobHandle
 
@@ -54,7 +54,7 @@ class Started:
         return [each["Status"] for each in self.described()["SecondaryStatusTransitions"]]
 
     def log(self, host: str = "algo-1", attempt: int = 0) -> str:
-        path = self.run_dir / record.LOG_DIR / f"{host}-{attempt:02}.log"
+        path = self.run_dir / LOG_DIR / f"{host}-{attempt:02}.log"
         return path.read_text(encoding="utf-8") if path.exists() else ""
 
     def await_line(self, line: str) -> None:

@@ -23,13 +23,14 @@ from log_texts import log_texts
 from launcher import pipeline
 from launcher.backends.sagemaker_local import isolation
 from launcher.backends.sagemaker_local.backend import ContractBackend
-from launcher.backends.sagemaker_local.record import OPERATOR_LOG, PID_FILE
+from launcher.backends.sagemaker_local.record import PID_FILE
 from launcher.cli import launch
 from launcher.cli import main as cli
 from launcher.common.names import RUN_DIR
 from launcher.job_store import registry
 from launcher.model import backend_registry
 from launcher.model.job_spec import JobState, LogSelection
+from launcher.operator.snapshot import OPERATOR_LOG
 
 pytest_plugins = ("s3_server",)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")

@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import math
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import ClassVar
 from launcher.backends.local.simulation import Hang, local_options
 from launcher.bundle.store import config_of
 from launcher.common import os_errors, syntax
-from launcher.common.locks import is_alive
+from launcher.common.locks import is_alive, refuse_running
 from launcher.common.names import (
     ENTRYPOINT,
     ENV_COLLECTIVE_TIMEOUT,
@@ -175,9 +174,7 @@ class LocalBackend:
         handle = JobHandle(self.name, bundle.job_name, bundle.directory.resolve())
         run_dir = handle.bundle_dir / RUN_DIR
         run_dir.mkdir(exist_ok=True)
-        if is_alive(run_dir):
-            remedy = f"end it first: recipes cancel {shlex.quote(str(handle.bundle_dir))}"
-            raise fail("E405", "cluster", "this bundle's job is running already", remedy=remedy)
+        refuse_running(run_dir)
         with (run_dir / OPERATOR_LOG).open("wb") as log:  # while it is empty, the state is not lost
             for left in (STATE_FILE, REQUEST_FILE, STOP_FILE):
                 (run_dir / left).unlink(missing_ok=True)

@@ -10,12 +10,6 @@ import psutil
 
 from launcher.runtime.warm_client import fork_name
 
-PROGRESS = "progress.json"
-"""File of a complete checkpoint. Source: launcher.runtime.checkpoint_folder, whose neighbours import torch."""
-
-LATEST = "latest"
-"""File that names the checkpoint published last. Source: launcher.runtime.checkpoint_folder."""
-
 RANK = "RANK"
 """Environment variable that holds a worker's rank. Source: torch.distributed.elastic, "Environment variables"."""
 
@@ -63,20 +57,19 @@ def damage_checkpoint(folder: Path, num_bytes: int) -> bool:
     Args:
         num_bytes: Number of bytes; limited by the size of the file.
     """
-    for checkpoint in (*_published_last(folder), *sorted(folder.glob("step-*"), reverse=True)):
+    from launcher.runtime.checkpoint_folder import PROGRESS, candidates  # only a scenario with bit rot needs numpy
+    from launcher.runtime.checkpoint_search import Unavailable
+
+    try:
+        found = candidates(folder)
+    except Unavailable:
+        return False
+    for checkpoint in found:
         files = sorted(checkpoint.glob("*.distcp"), key=lambda path: path.stat().st_size)
         if files and (checkpoint / PROGRESS).exists():
             _invert(files[-1], num_bytes)
             return True
     return False
-
-
-def _published_last(folder: Path) -> tuple[Path, ...]:
-    """Return the checkpoint that the pointer names: after a fallback there may be checkpoints of later steps."""
-    try:
-        return (folder / (folder / LATEST).read_text(encoding="utf-8").split()[0],)
-    except (OSError, ValueError, IndexError):
-        return ()
 
 
 def _invert(path: Path, num_bytes: int) -> None:

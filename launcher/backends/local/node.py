@@ -13,21 +13,10 @@ import signal
 import subprocess
 import sys
 from functools import partial
-from types import FrameType
 
 from launcher.common import prctl
 from launcher.operator.processes import end_with_parent, hold_node_folders, kill_descendants, remove_node_folder
-from launcher.operator.stop_signals import END_SIGNALS
-
-
-def _end(signum: int, _frame: FrameType | None) -> None:
-    _ignore_signals()
-    raise SystemExit(128 + signum)
-
-
-def _ignore_signals() -> None:
-    for each in END_SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+from launcher.operator.stop_signals import end_on_signals, ignore_end_signals
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,8 +25,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--parent", type=int, default=os.getppid(), help="pid to end with")
     parser.add_argument("command", nargs="+")
     args = parser.parse_args(argv)
-    for each in END_SIGNALS:
-        signal.signal(each, _end)
+    end_on_signals()
     try:
         # Two levels and no ExitStack: a signal between the first and the second must not skip the second.
         try:
@@ -54,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
             )
             status = child.wait()
         finally:
-            _ignore_signals()
+            ignore_end_signals()
     finally:
         kill_descendants()
         remove_node_folder(os.getpid())

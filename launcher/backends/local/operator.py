@@ -40,7 +40,15 @@ from launcher.common.locks import JobAlreadyRunning, inherited_lock, lock
 from launcher.common.names import CHECKPOINT_DIR, RUN_DIR
 from launcher.model.following import until
 from launcher.operator import control_loop
-from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, Cluster, FolderRemoved, Memory, Operator
+from launcher.operator.control_loop import (
+    EXIT_FAILED,
+    MEMORY_FILE,
+    POLL_INTERVAL_S,
+    Cluster,
+    FolderRemoved,
+    Memory,
+    Operator,
+)
 from launcher.operator.event_log import EventWriter
 from launcher.operator.hang_detector import DoneStep
 from launcher.operator.job_request import JobRequest, read_job_request
@@ -50,8 +58,6 @@ from launcher.operator.types import Cause, Command, Fault, MachineState, StopWor
 from launcher.runtime.durable import write_text
 
 EXIT_BUSY = 4
-MEMORY_FILE = "operator.json"
-"""In the run folder: what the next operator needs to know."""
 
 _log = logging.getLogger("operator")
 

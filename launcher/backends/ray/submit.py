@@ -60,11 +60,9 @@ def clear(folder: Path, job: str) -> None:
     cleared = cleared_ids(folder)
     if job in cleared:
         return
-    try:
+    with os_errors.refusing("E702", str(path), folder):
         path.parent.mkdir(exist_ok=True)
         write_text(path, json.dumps([*cleared, job]) + "\n")
-    except OSError as error:
-        raise os_errors.refused("E702", str(path), error, folder) from error
 
 
 def submit(cluster: Cluster, bundle: Bundle) -> tuple[bool, tuple[Notice, ...]]:

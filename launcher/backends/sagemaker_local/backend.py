@@ -4,7 +4,6 @@ import importlib.util
 import itertools
 import json
 import math
-import shlex
 import shutil
 import subprocess
 import sys
@@ -24,8 +23,8 @@ from launcher.backends.sagemaker_local.operator import HOSTS_DIR, MACHINE_FILE, 
 from launcher.backends.sagemaker_local.optml import OPT_ML
 from launcher.backends.sagemaker_local.record import PID_FILE, LocalServices
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
-from launcher.common.locks import is_alive
-from launcher.common.names import RUN_DIR
+from launcher.common.locks import is_alive, refuse_running
+from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import Problem, fail
 from launcher.model import following
 from launcher.model.base_model import options_of
@@ -33,6 +32,7 @@ from launcher.model.config_tree import get
 from launcher.model.family_registry import interface
 from launcher.model.interface import Entry
 from launcher.model.job_spec import OPEN, Bundle, JobHandle, JobSpec
+from launcher.operator.snapshot import OPERATOR_LOG
 from launcher.operator.worker_logs import tail
 
 _OTHER_SCRIPT = "training_cfg.entry_script=<path in that folder>"
@@ -103,17 +103,15 @@ class ContractBackend(SageMakerBackend):
         run_dir = folder / RUN_DIR
         description = run_dir / record.DESCRIPTION_FILE
         run_dir.mkdir(exist_ok=True)
-        if is_alive(run_dir):
-            remedy = f"end it first: recipes cancel {shlex.quote(str(folder))}"
-            raise fail("E405", "cluster", "this bundle's job is already running", remedy=remedy)
+        refuse_running(run_dir)
         description.unlink(missing_ok=True)
-        shutil.rmtree(run_dir / record.LOG_DIR, ignore_errors=True)
+        shutil.rmtree(run_dir / LOG_DIR, ignore_errors=True)
         operator = self._start(folder, run_dir, made)
         self._operators[folder] = operator
         following.until(lambda: description.exists() or operator.poll() is not None, math.inf, _POLL_S / 10)
         found = record.read(run_dir)
         if found is None:
-            raise fail("E432", "cluster", f"could not be started:\n{tail(run_dir / record.OPERATOR_LOG)}")
+            raise fail("E432", "cluster", f"could not be started:\n{tail(run_dir / OPERATOR_LOG)}")
         arn = found["TrainingJobArn"]
         return JobHandle(self.name, bundle.job_name, folder, made["TrainingJobName"], kind="training job", uid=arn)
 
@@ -150,7 +148,7 @@ class ContractBackend(SageMakerBackend):
             message = "this kernel allows no PID namespace for a job, and without psutil its processes are not found"
             raise fail("E432", "cluster", message, remedy="pip install '.[local]'")
         words = (sys.executable, "-m", "launcher.backends.sagemaker_local.operator", "--isolation", chosen.name)
-        with (run_dir / record.OPERATOR_LOG).open("wb") as log:
+        with (run_dir / OPERATOR_LOG).open("wb") as log:
             # Its standard input is closed whenever this process exits, for any reason.
             operator = subprocess.Popen(
                 isolation.guarded(chosen, run_dir / HOSTS_DIR, (*words, *self._options, str(folder))),

@@ -33,7 +33,7 @@ from launcher.backends.sagemaker_local.optml import hosts, lay_out
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, Sync, Syncing, kept
 from launcher.common import prctl, redaction
 from launcher.common.locks import JobAlreadyRunning, lock
-from launcher.common.names import CONFIG_DIR, RUN_DIR
+from launcher.common.names import CONFIG_DIR, LOG_DIR, RUN_DIR
 from launcher.common.problems import ProblemsFound
 
 HOSTS_DIR = "hosts"
@@ -186,7 +186,7 @@ class Job:
         self._record.enter("Training", "; ".join(sorted({feed.note for feed in _all(feeds) if feed.note})))
         if self._deadline is None:
             self._deadline = time.monotonic() + self._request["StoppingCondition"]["MaxRuntimeInSeconds"]
-        fleet = Fleet(self._run_dir / record.LOG_DIR, number, self._lock)
+        fleet = Fleet(self._run_dir / LOG_DIR, number, self._lock)
         for feed in _all(feeds):
             feed.start()
         # The first host last: mpirun may start there, and needs to find the others.

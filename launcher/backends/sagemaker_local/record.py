@@ -18,11 +18,12 @@ from launcher.backends.sagemaker.client import Refused
 from launcher.backends.sagemaker.follow import LEFT_OUT
 from launcher.common import redaction
 from launcher.common.locks import is_alive
+from launcher.common.names import LOG_DIR
 from launcher.common.problems import fail
+from launcher.operator.snapshot import OPERATOR_LOG
+from launcher.runtime.durable import write_atomically
 
 DESCRIPTION_FILE = "training-job.json"
-OPERATOR_LOG = "operator.log"
-LOG_DIR = "logs"
 PID_FILE = "operator.pid"
 """File in the run folder: the operator's process group id on this machine."""
 
@@ -97,10 +98,9 @@ class Record:
         self.fields["FailureReason"] = redaction.masked(reason)[:MOST_REASON]
 
     def _write(self) -> None:
-        draft = self.path.with_name(f".{self.path.name}.draft")
         text = json.dumps(self.fields, indent=1, ensure_ascii=False)
-        draft.write_bytes(text.encode(errors="replace"))  # a file's name may not be UTF-8
-        draft.replace(self.path)  # a reader sees the old text or the new
+        content = text.encode(errors="replace")  # a file's name may not be UTF-8
+        write_atomically(self.path, lambda file: file.write(content))
 
 
 def begin(run_dir: Path, request: Mapping[str, Any], region: str) -> Record:

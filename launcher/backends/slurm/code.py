@@ -22,12 +22,13 @@ from urllib.parse import urlsplit
 
 from launcher.backends.slurm.options import slurm_options
 from launcher.bundle.manifest import MANIFEST
-from launcher.common import os_errors
+from launcher.common import os_errors, variables
 from launcher.common.names import RUN_DIR
 from launcher.common.problems import Problem, ProblemsFound, fail
 from launcher.model.backend_registry import described
 from launcher.model.config_tree import get
 from launcher.model.job_spec import Bundle, JobSpec
+from launcher.model.work_tree import git_environment, work_tree
 from launcher.runtime import file_kinds
 
 CODE_FILE = "slurm/code.json"
@@ -43,8 +44,6 @@ _REPOSITORY = "git.repo_url_or_path"
 _SCRIPT = "recipes.training_cfg.entry_script"
 _LARGEST = 3
 _DRAFT = ".code-"
-_OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_OBJECT_DIRECTORY")
-"""Variables with which git starts its hooks; they name another repository. Source: githooks(5)."""
 _PROTOCOLS = "file:git:http:https:ssh"
 _HELPER = '!f() { echo username=oauth2; echo "password=$RECIPES_GIT_TOKEN"; }; f'
 """Answers git's question for a password from its environment. Source: gitcredentials(7)."""
@@ -104,11 +103,6 @@ def of_bundle(bundle: Bundle) -> Source | None:
     return Source(**json.loads(text)) if text else None
 
 
-def work_tree(folder: Path) -> Path | None:
-    """Return the top folder of the git work tree that a folder is in; None if it is in none. Runs no program."""
-    return next((each for each in (folder, *folder.parents) if (each / ".git").exists()), None)
-
-
 def place(source: Source, bundle_dir: Path) -> list[str]:
     """Copy a job's code into its bundle, atomically; it replaces that of an earlier job.
 
@@ -120,7 +114,7 @@ def place(source: Source, bundle_dir: Path) -> list[str]:
     """
     target = bundle_dir / CODE_DIR
     left_out: list[str] = []
-    try:
+    with os_errors.refusing("E702", _KEY, target):
         target.parent.mkdir(exist_ok=True)
         for left in target.parent.glob(f"{_DRAFT}*"):  # by a launch that was killed
             shutil.rmtree(left)
@@ -136,8 +130,6 @@ def place(source: Source, bundle_dir: Path) -> list[str]:
             if target.exists():
                 target.rename(Path(draft) / "old")
             made.rename(target)
-    except OSError as error:
-        raise os_errors.refused("E702", _KEY, error, target) from error
     return left_out
 
 
@@ -258,7 +250,8 @@ def _credentials(repository: str, token: str | None) -> dict[str, str]:
     pairs = (("credential.helper", ""), (own, _HELPER))  # no helper of the user's stores the token
     named = {f"GIT_CONFIG_KEY_{i}": key for i, (key, _) in enumerate(pairs)}
     values = {f"GIT_CONFIG_VALUE_{i}": value for i, (_, value) in enumerate(pairs)}
-    return {"GIT_CONFIG_COUNT": str(len(pairs)), "RECIPES_GIT_TOKEN": os.environ.get(token, ""), **named, **values}
+    password = variables.current().get(token, "")
+    return {"GIT_CONFIG_COUNT": str(len(pairs)), "RECIPES_GIT_TOKEN": password, **named, **values}
 
 
 def _git(*words: str, key: str = _KEY, env: Mapping[str, str] | None = None, may_fail: bool = False) -> str:
@@ -269,8 +262,7 @@ def _git(*words: str, key: str = _KEY, env: Mapping[str, str] | None = None, may
         may_fail: Whether a failure is an answer too, an empty one.
     """
     quiet = {"GIT_TERMINAL_PROMPT": "0", "GIT_ALLOW_PROTOCOL": _PROTOCOLS, "GIT_OPTIONAL_LOCKS": "0"}
-    inherited = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
-    full = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **inherited, **quiet, **(env or {})}
+    full = {"GIT_SSH_COMMAND": "ssh -o BatchMode=yes", **git_environment(), **quiet, **(env or {})}
     try:
         done = subprocess.run(("git", *words), env=full, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     except FileNotFoundError as error:

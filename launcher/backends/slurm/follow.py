@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from launcher.backends.slurm import run_files, states, submit
 from launcher.backends.slurm.place import Place
@@ -42,7 +41,7 @@ from launcher.operator.event_log import job_events
 from launcher.operator.job_request import REQUEST_FILE, read_job_request, refuse_unplanned_size, size_request
 from launcher.operator.snapshot import Attempt, Snapshot, read_snapshot
 from launcher.operator.worker_logs import read_logs, tail
-from launcher.runtime.durable import write_text
+from launcher.runtime.durable import read_object, write_text
 
 _ASK_AGAIN_S = 0.2
 """Seconds after which a question that failed is asked again, and until the next look after the end."""
@@ -162,7 +161,7 @@ class Job(ABC):
         A job that was requeued after its end has ended no more.
         """
         end = {"state": status.state.value, "message": status.message, "starts": self._starts(status.restarts)}
-        kept, folder = self._kept(), self._files.folder
+        kept, folder = read_object(self._files.folder / _END), self._files.folder
         with contextlib.suppress(OSError):  # the answer is the same without it
             if status.state.is_final and kept != end:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -170,16 +169,10 @@ class Job(ABC):
             elif kept and not status.state.is_final:
                 (folder / _END).unlink(missing_ok=True)
 
-    def _kept(self) -> dict[str, Any] | None:
-        with contextlib.suppress(OSError, ValueError):
-            found = json.loads((self._files.folder / _END).read_text(encoding="utf-8"))
-            return found if isinstance(found, dict) else None
-        return None
-
     def _as_kept(self, restarts: int) -> JobStatus | None:
         """Return how a job ended that Slurm has forgotten; None if nothing was kept or noted."""
         with contextlib.suppress(KeyError, ValueError, TypeError):
-            end = self._kept()
+            end = read_object(self._files.folder / _END)
             if end and end["starts"] == self._starts(restarts):
                 return JobStatus(JobState(end["state"]), 0, str(end["message"]), restarts=restarts)
         if (code := self._files.number(EXIT_CODE)) is None:

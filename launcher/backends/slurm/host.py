@@ -17,13 +17,14 @@ from typing import IO, Any
 
 from launcher.backends.slurm import code, programs
 from launcher.backends.slurm.code import CODE_DIR
-from launcher.backends.slurm.place import HERE, PACKAGE, Place
+from launcher.backends.slurm.place import HERE, Place
 from launcher.backends.slurm.programs import Answer
 from launcher.backends.slurm.run_files import Wanted
 from launcher.backends.slurm.ssh import ENV_CONFIG, Connection
 from launcher.bundle.manifest import MANIFEST
 from launcher.common.locks import locked
 from launcher.common.names import RUN_DIR
+from launcher.common.paths import PACKAGE, package_files
 from launcher.common.problems import fail
 from launcher.common.templating import render_template
 from launcher.model.job_spec import Bundle
@@ -110,7 +111,7 @@ class LoginNode(Place):
         self._unpack(target, files, links, is_new=True)
         return target
 
-    def environment(self) -> dict[str, str]:
+    def environment(self, folder: Path) -> dict[str, str]:
         """Return the variable with which the nodes find the copy of this launcher."""
         return {"RECIPES_PYTHONPATH": self._package}
 
@@ -198,7 +199,7 @@ def _anonymous(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 @functools.cache
 def _package_digest() -> str:
     digest = hashlib.sha256()
-    for path in sorted(each for each in PACKAGE.rglob("*") if each.is_file() and "__pycache__" not in each.parts):
+    for path in package_files():
         content = path.read_bytes()
         digest.update(f"{path.relative_to(PACKAGE)}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:DIGITS]

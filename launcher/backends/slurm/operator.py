@@ -47,7 +47,7 @@ from launcher.common.texts import counted
 from launcher.model.following import until
 from launcher.model.job_spec import JobState
 from launcher.operator import control_loop
-from launcher.operator.control_loop import EXIT_FAILED, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
+from launcher.operator.control_loop import EXIT_FAILED, MEMORY_FILE, POLL_INTERVAL_S, FolderRemoved, Memory, Operator
 from launcher.operator.event_log import EventWriter
 from launcher.operator.hang_detector import DoneStep
 from launcher.operator.job_request import HangLimits, JobRequest, collective_timeout_s, read_job_request
@@ -55,7 +55,6 @@ from launcher.operator.stop_signals import Interrupts
 from launcher.operator.types import MachineState, Phase
 from launcher.runtime.durable import write_text
 
-MEMORY_FILE = "operator.json"
 _PREEMPTED, _TIME_LIMIT, _TO_GROW = "a job of higher priority takes its nodes", "its time limit is near", "to grow"
 _RETURNS = -1
 """In place of the exit status of a job that returns to the queue."""

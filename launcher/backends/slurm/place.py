@@ -10,16 +10,17 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import launcher
 from launcher.backends.slurm import programs
 from launcher.backends.slurm.programs import Answer, fields
 from launcher.backends.slurm.run_files import Wanted
+from launcher.common import os_errors
 from launcher.common.names import RUN_DIR
+from launcher.common.paths import CHECKOUT, HOME, PACKAGE
 from launcher.model.job_spec import Bundle
 from launcher.runtime.durable import write_text
 
-PACKAGE = Path(launcher.__file__).resolve().parent
-"""The launcher's own package."""
+_LAUNCHER = f"{RUN_DIR}/launcher"
+"""In the folder of a request: a folder from which Python imports an installed launcher, and nothing beside it."""
 
 
 class Place:
@@ -53,9 +54,22 @@ class Place:
         """Do the same for the folder of an array, which has a link to the bundle of each task; those were sent."""
         return str(folder)
 
-    def environment(self) -> dict[str, str]:
-        """Return the variables with which the nodes find a Python and, in a checkout, this launcher."""
-        path = os.pathsep.join(filter(None, (str(PACKAGE.parent), os.environ.get("PYTHONPATH"))))
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Return the variables with which the nodes find a Python and this launcher.
+
+        Args:
+            folder: That of the request. An installed launcher gets a link there: `cluster.python` may be of another
+                environment, which must not import from the folder of this one's packages.
+        """
+        home = HOME
+        if CHECKOUT is None:
+            home = str(folder / _LAUNCHER)
+            with os_errors.refusing("E702", "base_results_dir", folder):
+                link = folder / _LAUNCHER / PACKAGE.name
+                link.parent.mkdir(parents=True, exist_ok=True)
+                link.unlink(missing_ok=True)
+                link.symlink_to(PACKAGE)
+        path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH"))))
         return {"RECIPES_PYTHON": sys.executable, "RECIPES_PYTHONPATH": path}
 
     def fetch(self, bundle_dir: Path, files: Wanted) -> None:

@@ -14,10 +14,9 @@ from launcher.backends.slurm.queue import POLL_S, Seen, queue_of
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ELASTIC_FILE
 from launcher.bundle import store
-from launcher.common import variables
 from launcher.common.problems import Problem
 from launcher.model.config_tree import get
-from launcher.model.environment import secret_references, unset_secrets
+from launcher.model.environment import unset_secrets
 from launcher.model.job_spec import JobState
 
 _KEYS = (
@@ -111,12 +110,6 @@ def _further(refused: Iterable[Problem], found: Sequence[Problem]) -> Iterator[P
     for problem in refused:
         if problem.path not in known and not (known and problem.path in (*NODES, "cluster")):
             yield problem
-
-
-def secret_values(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables of this process's environment to which a job's secrets refer."""
-    sources = (str(reference.get("env")) for _, _, reference in secret_references(config))
-    return {name: value for name in sources if (value := variables.current().get(name)) is not None}
 
 
 def refusal(answer: programs.Answer, config: Mapping[str, Any]) -> Problem:

@@ -89,9 +89,17 @@ def render(job: JobSpec) -> dict[str, str]:
     files = _elastic(job, options, runtime, given, batch, node) if job.elastic else _fixed(job, options, batch, node)
     if job.elastic or (options.requeue and options.release.enabled):
         files[RELEASE_FILE] = _release(job, options, given, nodes if job.elastic else None)
-    secrets = {name: ref["env"] for name, path, ref in secret_references(job.config) if path != "git.token"}
-    files[VARIABLES_FILE] = render_template("slurm/variables.sh.j2", env=_environment(job), secrets=secrets)
+    variables = {"env": _environment(job), "secrets": job_secrets(job.config)}
+    files[VARIABLES_FILE] = render_template("slurm/variables.sh.j2", **variables)
     return {**files, code.CODE_FILE: code.as_file(source)} if source else files
+
+
+def job_secrets(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that hold a job's secrets, each with the launch's variable that has its value.
+
+    The token of the code's repository is not among them: git alone gets it, and the job does not run git.
+    """
+    return {name: str(ref["env"]) for name, path, ref in secret_references(config) if path != "git.token"}
 
 
 def _fixed(job: JobSpec, options: Settings, batch: Mapping[str, Any], node: Mapping[str, Any]) -> dict[str, str]:

@@ -72,15 +72,13 @@ class Request:
 
     def prepare(self) -> None:
         """Write what the job, and a later launch that looks for it, needs on disk; E702 if the disk refuses."""
-        try:
+        with os_errors.refusing("E702", "base_results_dir", self.folder):
             for task, bundle in enumerate(self.bundles):
                 run_files.jobs_folder(bundle.directory).mkdir(parents=True, exist_ok=True)
                 if self.is_array:
                     run_files.note_array_task(bundle.directory, ArrayTask(self.name, task))
             if self.is_array:
                 _write(self)
-        except OSError as error:
-            raise os_errors.refused("E702", "base_results_dir", error, self.folder) from error
 
     def discard(self) -> None:
         """Remove what was written for an array that was refused."""

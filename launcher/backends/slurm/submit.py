@@ -12,11 +12,12 @@ from launcher.backends.slurm import code, limits, preflight, programs, queue, re
 from launcher.backends.slurm.host import damage_refused, place_of, unique_name
 from launcher.backends.slurm.place import Place, configured
 from launcher.backends.slurm.queue import Seen, queue_of
+from launcher.backends.slurm.rendering import job_secrets
 from launcher.backends.slurm.requests import Request
 from launcher.backends.slurm.run_files import ArrayTask, is_elastic, jobs_folder
 from launcher.backends.slurm.sbatch_options import plain
 from launcher.bundle import store
-from launcher.common import console, os_errors
+from launcher.common import console, os_errors, variables
 from launcher.common.locks import locked
 from launcher.common.problems import Notice, Problem, ProblemsFound, fail, raise_any
 from launcher.common.texts import first_of
@@ -166,11 +167,9 @@ def _alone(folders: Sequence[Path]) -> Iterator[None]:
     """Make the bundles' folders of jobs, and let no other launch of the bundles submit within the block."""
     with contextlib.ExitStack() as locks:
         for folder in sorted(set(folders)):  # in one order, so that no two launches wait for each other
-            try:
+            with os_errors.refusing("E702", "base_results_dir", folder):
                 jobs_folder(folder).mkdir(parents=True, exist_ok=True)
                 locks.enter_context(locked(jobs_folder(folder)))
-            except OSError as error:
-                raise os_errors.refused("E702", "base_results_dir", error, folder) from error
         yield
 
 
@@ -236,13 +235,14 @@ def _send(request: Request) -> str:
     try:
         request.prepare()
         folder = _made_available(request)
+        env = request.place.environment(request.folder)
         new = _mark(request)
     except ProblemsFound:
         request.discard()
         raise
-    env = dict(request.place.environment())
     for bundle in request.bundles:
-        env |= preflight.secret_values(store.config_of(bundle))
+        sources = job_secrets(store.config_of(bundle)).values()
+        env |= {name: value for name in sources if (value := variables.current().get(name)) is not None}
     try:
         answer = preflight.answer_of_sbatch(request, "--parsable", request.file, folder=folder, env=env)
     except ProblemsFound as error:  # Slurm may have the job, although its answer was lost
@@ -273,14 +273,12 @@ def _mark(request: Request) -> list[Path]:
     """Note that sbatch is called; return the files that no earlier call has made."""
     marks = _marks(request.bundles)
     new = [mark for mark in marks if not mark.exists()]
-    try:
+    with os_errors.refusing("E702", "base_results_dir", request.folder):
         for bundle in request.bundles:
             if is_elastic(bundle.directory):  # what an earlier job published is not this one's
                 request.place.remove(bundle.directory, (STATE_FILE,))
         for mark in marks:
             write_text(mark, _UNANSWERED)
-    except OSError as error:
-        raise os_errors.refused("E702", "base_results_dir", error, request.folder) from error
     return new
 
 
