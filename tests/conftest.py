@@ -58,6 +58,8 @@ SINGLE_JOBS = ("test_rehearsal", "test_rehearsal_faults", "test_rehearsal_tiers"
 """Files of which each test starts a job of its own, and mostly waits for it."""
 LONGEST = (
     *SINGLE_JOBS,
+    *("test_faults_in_place", "test_resize_in_place", "test_open_trainer_job", "test_failures"),
+    *("test_ray_hosts", "test_export", "test_training"),
     *("test_slurm_elastic", "test_slurm_ssh_elastic", "test_slurm_jobs", "test_slurm_use", "test_slurm_ssh"),
     *("test_elastic", "test_against_loop", "test_slurm_interruptions", "test_random_schedules"),
     *("test_interrupted", "test_os_errors", "test_end_to_end", "test_examples", "test_local_jobs"),

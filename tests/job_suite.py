@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 NODES = 2
-START_TIMEOUT_S = 90.0
-TIMEOUT_S = 30.0
+START_TIMEOUT_S = 300.0
+TIMEOUT_S = 200.0
 
 
 class Stage(Protocol):

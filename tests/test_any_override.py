@@ -166,9 +166,9 @@ def _overlap(path: str, other: str) -> bool:
 @examples(60)
 @given(words=WORDS)
 def test_no_override_is_swallowed(start, words):
-    started = time.monotonic()
+    started = time.process_time()
     assert swallowed([*start, *words]) == [] == lost([*start, *words])
-    assert time.monotonic() - started < MOST_S
+    assert time.process_time() - started < MOST_S
 
 
 TINY = "training/tiny/tiny_lm_cpu"
@@ -304,9 +304,9 @@ def test_hydra_s_own_output_leaves_the_loggers_of_the_process(flag):
 def test_large_overrides_take_bounded_time():
     many = ", ".join(f"k{i}: {i}" for i in range(5000))
     words = [*LLAMA_K8S, ELASTIC, f"++recipes.x={{{many}}}", f"++recipes.x={{{many}}}"]
-    started = time.monotonic()
+    started = time.process_time()
     assert swallowed(words) == []
-    assert time.monotonic() - started < MOST_S
+    assert time.process_time() - started < MOST_S
 
 
 @pytest.mark.slow

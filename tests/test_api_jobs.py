@@ -21,24 +21,23 @@ pytestmark = pytest.mark.whole_job
 SUBMIT = """
 import sys, time, launcher
 rate, detach = float(sys.argv[1]), sys.argv[2] == "True"
-args = {"max_epochs": int(sys.argv[3])}
+args = {"max_epochs": 3000, "min_step_seconds": 0.05}
 plan = launcher.compile("tiny_lm_cpu", {f"training_config.training_args.{k}": v for k, v in args.items()})
-print(plan.submit(name=sys.argv[4], detach=detach).folder, flush=True)
+print(plan.submit(name=sys.argv[3], detach=detach).folder, flush=True)
 time.sleep(rate)
 """
-LONG, SHORT = "3000", "20"
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch) -> Path:
+def here(tmp_path, monkeypatch, store) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, value in ONE_THREAD.items():
         monkeypatch.setenv(name, value)
     return tmp_path
 
 
-def submitted(seconds, epochs, name, *, detach=True):
-    words = [sys.executable, "-c", SUBMIT, str(seconds), str(detach), epochs, name]
+def submitted(seconds, name, *, detach=True):
+    words = [sys.executable, "-c", SUBMIT, str(seconds), str(detach), name]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
     folder = process.stdout.readline().strip()
@@ -56,7 +55,7 @@ def processes_of(folder) -> list[int]:
 
 
 def test_a_job_outlives_the_killed_process_that_submitted_it_and_another_one_ends_it(here):
-    process, job = submitted(600, LONG, "mine")
+    process, job = submitted(600, "mine")
     process.kill()
     process.wait()
     await_true(lambda: len(job.metrics()) > 2, "steps after the submitting process was killed")
@@ -99,7 +98,7 @@ def test_a_job_runs_to_its_end_has_a_result_and_is_launched_again(here):
 
 
 def test_a_job_that_is_not_detached_ends_with_its_process(here):
-    process, job = submitted(600, LONG, "bound", detach=False)
+    process, job = submitted(600, "bound", detach=False)
     await_true(lambda: job.status.state is JobState.RUNNING, "the job to run")
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -109,7 +108,7 @@ def test_a_job_that_is_not_detached_ends_with_its_process(here):
 
 
 def test_a_job_whose_follower_is_killed_leaves_no_process(here):
-    process, job = submitted(0, LONG, "orphan")
+    process, job = submitted(0, "orphan")
     process.wait()
     await_true(lambda: job.status.state is JobState.RUNNING, "the job to run")
     (follower,) = [

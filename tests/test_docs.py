@@ -18,7 +18,7 @@ import yaml
 from background import await_true
 from conftest import ROOT
 from page_commands import A_JOB, PAGES, commands
-from whole_jobs import bundle_of, start
+from whole_jobs import ARGS, bundle_of, start
 
 from launcher.cli import main as cli
 from launcher.cli import run_command
@@ -46,7 +46,7 @@ def job(tmp_path_factory) -> Iterator[Path]:
     """Return the bundle of a job that trains until the last test of this file."""
     pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
     folder = tmp_path_factory.mktemp("job")
-    process = start("recipes.training_config.training_args.max_epochs=2000", cwd=folder)
+    process = start(f"{ARGS}.max_epochs=2000", f"{ARGS}.min_step_seconds=0.2", cwd=folder)
     try:
         await_true(
             lambda: (folder / "results").is_dir() and list(folder.glob("results/*/run/metrics.jsonl")), "a step"

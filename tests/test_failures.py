@@ -374,7 +374,7 @@ DIVERGES = {"training_config.training_args.learning_rate": 1e25, "training_confi
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch, store):
     monkeypatch.chdir(tmp_path)
     for name, value in ONE_THREAD.items():
         monkeypatch.setenv(name, value)

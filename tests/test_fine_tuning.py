@@ -154,6 +154,7 @@ def steps(run_dir):
     return [each for each in records(run_dir / "metrics.jsonl") if "loss" in each]
 
 
+@pytest.mark.usefixtures("store")
 def test_a_job_that_is_resized_and_loses_a_node_trains_as_one_process_does(tmp_path, alone):
     job = start(*ELASTIC, *SIZES, f"+cluster.events=[{EVENTS}]", cwd=tmp_path)
     try:

@@ -17,7 +17,8 @@ pytest.importorskip("ipykernel")
 pytest.importorskip("hyperpod_elastic_agent")
 pytestmark = pytest.mark.whole_job
 
-LONG = 'launcher.compile("tiny_lm_cpu", {"training_config.training_args.max_epochs": 3000})'
+ARGS = "training_config.training_args"
+LONG = f'launcher.compile("tiny_lm_cpu", {{"{ARGS}.max_epochs": 3000, "{ARGS}.min_step_seconds": 0.05}})'
 
 
 class Kernel:
@@ -48,7 +49,7 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(tmp_path, monkeypatch):
+def kernel(tmp_path, monkeypatch, store):
     from jupyter_client.manager import KernelManager
 
     monkeypatch.chdir(tmp_path)
@@ -67,6 +68,7 @@ def kernel(tmp_path, monkeypatch):
             manager.shutdown_kernel(now=True)
 
 
+@pytest.mark.usefixtures("store")
 def test_the_notebook_of_the_examples_runs(tmp_path, monkeypatch):
     import nbformat
     from nbclient import NotebookClient

@@ -171,13 +171,14 @@ def test_a_refusing_a_wrong_and_a_missing_address_are_named_by_their_variable(tm
 @pytest.mark.slow
 def test_a_hanging_address_delays_neither_the_states_nor_the_end_for_long(tmp_path, monkeypatch, capsys):
     record = recorded(tmp_path)
-    monkeypatch.setattr(notifications, "_PATIENCE_S", 0.2)
+    monkeypatch.setattr(notifications, "_PATIENCE_S", 300.0)
     with hanging() as address:
         monkeypatch.setenv("NOTIFY_HERE", address)
         found = notifications.changes(record, cluster(RUNNING, FAILED))
         began = time.monotonic()
         assert [next(found), next(found)] == [RUNNING, FAILED]
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 200
+        monkeypatch.setattr(notifications, "_PATIENCE_S", 0.2)
         assert [*found] == []
     assert "NOTIFY_HERE has not answered within 0.2 s" in capsys.readouterr().err
 
@@ -305,6 +306,7 @@ def test_an_adopted_job_and_one_without_notify_send_nothing(tmp_path):
 
 
 @pytest.mark.whole_job
+@pytest.mark.usefixtures("store")
 def test_a_job_that_crashes_and_recovers_is_reported_while_another_address_hangs(tmp_path, monkeypatch):
     pytest.importorskip("hyperpod_elastic_agent")
     with server() as (address, received), hanging() as silent:
@@ -327,6 +329,7 @@ def test_a_job_that_crashes_and_recovers_is_reported_while_another_address_hangs
 
 
 @pytest.mark.whole_job
+@pytest.mark.usefixtures("store")
 def test_the_process_of_a_detached_job_reports_its_failure(tmp_path, monkeypatch):
     pytest.importorskip("hyperpod_elastic_agent")
     monkeypatch.chdir(tmp_path)

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from whole_jobs import ARGS, ONE_THREAD, bundle_of, losses_in_the_model, mlflow_run, run
+from whole_jobs import ARGS, ONE_THREAD, bundle_of, losses_in_the_model, mlflow_run, run, trained_alone
 
-pytestmark = pytest.mark.whole_job
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 RECIPE = "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora"
 SHORT = ("rehearse.steps=0", "recipes.trainer.devices=1", f"{ARGS}.max_epochs=1", f"{ARGS}.train_batch_size=64")
@@ -56,16 +56,14 @@ def test_a_dpo_recipe_of_verl_rehearses_here(tmp_path):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """Return the losses of the elastic rehearsal below on one node."""
-    folder = tmp_path_factory.mktemp("alone")
-    status, out, err = run(*ELASTIC, "recipes.trainer.num_nodes=1", cwd=folder)
-    assert status == 0, (out, err)
-    return losses_in_the_model(bundle_of(folder) / "run")
+    """Return the losses of the elastic rehearsal below in one process."""
+    return trained_alone(tmp_path_factory, "open-trainer", *ELASTIC, "recipes.trainer.num_nodes=1")
 
 
 ELASTIC = (
     *(f"recipes={RECIPE}", "rehearse=true", "rehearse.steps=0", "recipes.trainer.devices=1", *THREADS),
     *(f"{ARGS}.max_epochs=1", f"{ARGS}.train_batch_size=8", f"{ARGS}.micro_train_batch_size=4"),
+    "recipes.training_config.datasets.train_data.limit=160",
     *("++recipes.elastic_policy.is_elastic=true", "++recipes.elastic_policy.min_nodes=1"),
     *("++recipes.elastic_policy.max_nodes=2", "++recipes.scale_config=auto"),
 )
@@ -74,7 +72,7 @@ ELASTIC = (
 @pytest.mark.parametrize("sharding", ["NO_SHARD", "FULL_SHARD"])
 def test_a_rehearsal_keeps_its_model_when_a_worker_is_lost_and_a_node_leaves(tmp_path, alone, sharding):
     """Adapters are trained, or shards of them, beside a base model that is not loaded again."""
-    chain = "+cluster.events=[{at:{step:8},worker_crash:{rank:1}},{at:{step:18},capacity:1}]"
+    chain = "+cluster.events=[{at:{step:6},worker_crash:{rank:1}},{at:{step:13},capacity:1}]"
     own = (f"{ARGS}.strategy.fsdp_config.sharding_strategy={sharding}", "++recipes.checkpointing.copy_every=1", chain)
     status, out, err = run(*ELASTIC, "recipes.trainer.num_nodes=2", *own, cwd=tmp_path)
     assert status == 0, (out, err)

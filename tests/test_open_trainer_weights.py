@@ -12,7 +12,7 @@ from launcher.runtime.finetune import models
 from launcher.runtime.finetune.architectures import rehearsal_config
 from launcher.runtime.finetune.rehearsal_data import VOCABULARY, write_rehearsal_data
 
-pytestmark = pytest.mark.whole_job
+pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 MODEL, DATA, ARGS = (f"recipes.training_config.{name}" for name in ("model_config", "datasets", "training_args"))
 

@@ -34,15 +34,15 @@ def refuse(*_args):
 
 def outcome(words: Sequence[str], folder: Path, *, is_plain: bool, monkeypatch) -> object:
     """Return all that a launch shows and writes: Problems, or origins, notices and the bundle's files."""
-    context = frozen_context(folder)
+    context, cache = frozen_context(folder), CompositionCache()
     with monkeypatch.context() as changed:
         if not is_plain:  # Hydra parses, composes and sets every value
             changed.setattr(overrides, "plain", lambda text: None)
             changed.setattr(plain_values, "valued", refuse)
             changed.setattr(composed_files, "compose_plain", refuse)
         try:
-            composition = composing.compose(words, context.cwd, context.suffix)
-            job = pipeline.prepare(words, context)
+            composition = composing.compose(words, context.cwd, context.suffix, cache=cache)
+            job = pipeline.prepare(words, context, cache)
             files = pipeline.render(job, context).files
         except ProblemsFound as error:
             return repr(error.problems)  # as text: a value of nan is not equal to itself

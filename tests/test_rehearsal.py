@@ -41,6 +41,8 @@ PACED = (
     f"{ARGS}.log_samples=true",
     "recipes.elastic_policy.faulty_timeout=2",
 )
+ALIVE = (f"{ARGS}.max_epochs=400", f"{PACE}=0.05")
+"""A job that only has to run: most of the time its ranks wait for the end of a step."""
 
 
 def events(*happenings):
@@ -153,7 +155,7 @@ def began(folder):
 
 
 def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_operator_is_killed(tmp_path):
-    job = start(f"{ARGS}.max_epochs=400", cwd=tmp_path)
+    job = start(*ALIVE, cwd=tmp_path)
     try:
         await_true(lambda: began(tmp_path), "the first step")
         name = bundle_of(tmp_path).name
@@ -178,7 +180,7 @@ def test_a_running_job_is_scaled_from_another_shell_and_leaves_nothing_when_its_
 
 @pytest.mark.parametrize("removed", ["run", "bundle", "results"])
 def test_a_job_whose_folder_is_removed_ends_with_a_problem_after_its_processes(tmp_path, steps, removed):
-    job = start(f"{ARGS}.max_epochs=400" if removed == "results" else steps, cwd=tmp_path)
+    job = start(*(ALIVE if removed == "results" else (steps,)), cwd=tmp_path)
     try:
         await_true(lambda: began(tmp_path), "the first step")
         folder = {"run": bundle_of(tmp_path) / "run", "bundle": bundle_of(tmp_path), "results": tmp_path / "results"}
@@ -208,7 +210,7 @@ def test_ctrl_c_ends_a_job_that_waits_for_nodes(tmp_path, steps):
 
 
 def test_a_job_that_nothing_can_resume_fails_and_says_so(tmp_path):
-    code, _, err = run(f"{ARGS}.max_epochs=400", events("{at:{step:2},capacity:0}"), cwd=tmp_path)
+    code, _, err = run(*ALIVE, events("{at:{step:2},capacity:0}"), cwd=tmp_path)
     assert code == 3
     assert "failed  the job waits for nodes, and no remaining event can bring them" in err.splitlines()
     assert err.splitlines()[-1] == "remedy      Add an event with a larger capacity to cluster.events."

@@ -12,6 +12,7 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any, NamedTuple
 
+import hypothesis
 import pytest
 import typer.main
 from conftest import CACHE, composed, frozen_context, in_process, needed_by, shipped
@@ -135,9 +136,10 @@ def alike(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("count", [pytest.param(6, marks=pytest.mark.sample), pytest.param(CASES)])
+@pytest.mark.sample
 @pytest.mark.parametrize("cluster", clusters())
-def test_a_random_job_is_the_same_by_every_way_in(cluster, count, alike, monkeypatch, capfd):
+def test_a_random_job_is_the_same_by_every_way_in(cluster, alike, monkeypatch, capfd):
+    count = CASES if hypothesis.settings.default.max_examples >= 100 else 6
     launches, session = Launches(monkeypatch), Session(cache=CACHE)
     plans = []
     for number, case in enumerate(itertools.islice(cases(cluster), count)):

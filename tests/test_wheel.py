@@ -19,6 +19,7 @@ from importlib import metadata
 from pathlib import Path, PurePosixPath
 
 import pytest
+from commands import run as run_command
 from conftest import LLAMA, ROOT
 from packaging.requirements import Requirement
 from page_commands import A_JOB, Command, commands
@@ -306,7 +307,7 @@ def test_recipes_run_of_the_wheel_is_main_py_of_the_checkout(environment, tmp_pa
         ["--hydra-help"],
     ):
         ours, theirs = (
-            subprocess.run([*program, *words], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
+            run_command([*program, *words], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True)
             for program in ([sys.executable, str(ROOT / "main.py")], [str(environment / "recipes"), "run"])
         )
         assert theirs.returncode == ours.returncode, theirs.stderr

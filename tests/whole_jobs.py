@@ -163,24 +163,26 @@ def trained_alone(factory: pytest.TempPathFactory, name: str, *overrides: str) -
     def make(folder: Path) -> None:
         code, _, err = run(*overrides, "dry_run=true", cwd=folder)
         assert code == 0, err
-        (folder / "losses.json").write_text(json.dumps(_train(bundle_of(folder), folder / "alone")))
+        losses = _train(bundle_of(folder), folder / "alone", is_rehearsal="rehearse=true" in overrides)
+        (folder / "losses.json").write_text(json.dumps(losses))
 
     return json.loads((made_once(factory, name, make) / "losses.json").read_text())
 
 
-def _train(bundle: Path, folder: Path) -> list[float]:
+def _train(bundle: Path, folder: Path, *, is_rehearsal: bool) -> list[float]:
     """Train a bundle's recipe in one process."""
     of_one_node, *_ = sorted((bundle / "configs").iterdir())
     config = yaml.safe_load(of_one_node.read_text())
     config["training_config"]["mlflow"]["enabled"] = False
+    further = ["--rehearse"] if is_rehearsal else []
     (folder / "configs").mkdir(parents=True)
     (folder / "configs" / "config.yaml").write_text(yaml.safe_dump(config))
     subprocess.run(
-        [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs")],
+        [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs"), *further],
         env=os.environ | {"PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run")} | ONE_THREAD,
         cwd=folder,
         check=True,
-        timeout=200,
+        timeout=540,
         stdout=subprocess.DEVNULL,
     )
     return losses_in_the_model(folder / "run")

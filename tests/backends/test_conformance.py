@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import itertools
 import json
 import re
 
@@ -25,8 +26,8 @@ from launcher.planning.job_planner import plan
 
 RECIPES = {entry.name: entry for entry in shipped()}
 BACKENDS = [each.name for each in backend_registry.descriptions() if each.load() and each.choice in clusters()]
-
-
+RENDERED_TWICE = dict(zip(RECIPES, itertools.cycle(BACKENDS)))
+"""For each recipe, the cluster on which it is rendered again."""
 TRAINING_JOB = (
     "cluster.sm_jobs_config.role=arn:aws:iam::123456789012:role/train",
     "cluster.sm_jobs_config.output_path=s3://results/out",
@@ -60,12 +61,13 @@ def planned_where_it_runs(recipe, backend, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("cluster", BACKENDS)
-def test_renders_every_recipe_the_same_twice(cluster, recipe, tmp_path):
+def test_renders_every_recipe_and_each_on_one_cluster_twice(cluster, recipe, tmp_path):
     """Nothing in a recipe is a Problem, such as a value that looks like a secret."""
     if (job := planned_where_it_runs(recipe, cluster, tmp_path)) is None:
         return
-    first, second = (pipeline.render(job, frozen_context(tmp_path)) for _ in range(2))
-    assert first == second
+    first = pipeline.render(job, frozen_context(tmp_path))
+    if RENDERED_TWICE[recipe] == cluster:
+        assert pipeline.render(job, frozen_context(tmp_path)) == first
     assert all(text.strip() for text in first.files.values())
     assert len([path for path in first.files if path.startswith("configs/config-n")]) == (
         len(job.scales) if job.elastic else 0

@@ -111,9 +111,9 @@ def cluster(tmp_path_factory):
         yield cluster
 
 
-def submitted(folder, way, *words):
-    size = f"recipes.trainer.num_nodes={NODES}"
-    bundle = written(folder, *RAY, size, python(folder, way), *words)
+def submitted(folder, way, nodes=2):
+    size = f"recipes.trainer.num_nodes={nodes}"
+    bundle = written(folder, *RAY, size, python(folder, way))
     return pipeline.submit(bundle, SlurmBackend())
 
 
@@ -125,7 +125,7 @@ def left(record):
 
 @pytest.mark.whole_job
 def test_a_program_has_the_devices_of_every_node(cluster, tmp_path):
-    record = submitted(tmp_path, "pass")
+    record = submitted(tmp_path, "pass", NODES)
     finished(record)
     run = record.handle.bundle_dir / RUN_DIR
     lines = list(log_texts(SlurmBackend(), record.handle, LogSelection(ranks=None), follow=False))

@@ -16,7 +16,7 @@ from launcher.model.context import LaunchContext
 from launcher.model.job_spec import JobHandle
 
 J = "cluster.sm_jobs_config"
-TIMEOUT_S = 30.0
+TIMEOUT_S = 200.0
 TINY = (
     "recipes=training/tiny/tiny_lm_cpu",
     "cluster=local",

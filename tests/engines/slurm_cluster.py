@@ -199,12 +199,17 @@ class Cluster:
             if name not in self.daemons:
                 self.start(name)
         try:
-            await_true(lambda: self.is_ready() or self._resume_drained())
+            await_true(self._is_ready_or_resumes)
         except AssertionError:
             shown = "sinfo --Node --long", "sinfo --list-reasons", "squeue --all", "squeue --steps"
             states = "\n".join(self.command(*words.split()) for words in shown)
             log = (self.folder / "slurmctld.log").read_text().splitlines()[-60:]
             raise AssertionError("\n".join(["nodes are not idle", states, *log])) from None
+
+    def _is_ready_or_resumes(self) -> bool:
+        if "drain" in (states := self._states()):
+            self._resume_drained()
+        return self._are_idle(states)
 
     def _resume_drained(self) -> None:
         """Resume nodes that Slurm drained since it saw a process end late, as on a machine with much else to do."""
@@ -217,10 +222,16 @@ class Cluster:
 
     def is_ready(self) -> bool:
         """Return whether the controller answers and every node is idle."""
+        return self._are_idle(self._states())
+
+    def _are_idle(self, states: str) -> bool:
+        return states.split() == ["idle", str(self.num_nodes)]
+
+    def _states(self) -> str:
+        """Return each state of nodes and how many have it; nothing if the controller does not answer."""
         env = {**os.environ, "SLURM_CONF": str(self.conf)}
         words = ["sinfo", "--noheader", "--partition", PARTITION, "--format=%T %D"]
-        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=60)
-        return done.stdout.split() == ["idle", str(self.num_nodes)]
+        return subprocess.run(words, env=env, capture_output=True, text=True, timeout=60).stdout
 
 
 _MUNGE = {

@@ -39,6 +39,8 @@ from launcher.runtime.tiers.training import CheckpointUnsaved, TieredCheckpoints
 pytest_plugins = ("s3_server",)
 pytestmark = pytest.mark.usefixtures("own_folders")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_tiers.py"
+PATIENCE_S = 200.0
+"""How long a thread waits for what another one does."""
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
@@ -106,7 +108,12 @@ def test_records_that_cannot_be_written_end_no_save(capsys):
 
 def test_what_is_saved_beside_the_state_is_a_copy_too(monkeypatch):
     seal, changed = checkpoint_manager.seal, threading.Event()
-    monkeypatch.setattr(checkpoint_manager, "seal", lambda manifest: changed.wait(10) and seal(manifest))
+
+    def late(manifest):
+        assert changed.wait(PATIENCE_S)
+        return seal(manifest)
+
+    monkeypatch.setattr(checkpoint_manager, "seal", late)
     manager, progress = alone(), {"cursor": [1]}
     manager.save({"w": torch.zeros(10)}, 1, progress)
     progress["cursor"].append(2)
@@ -140,12 +147,12 @@ def test_a_save_waits_while_older_checkpoints_are_being_removed_again(monkeypatc
 
     def late(*args: object) -> None:
         tried.set()
-        assert wanted.wait(10)
+        assert wanted.wait(PATIENCE_S)
         retire(*args)
 
     monkeypatch.setattr(NodeMemory, "retire", late)
     manager.save({"w": torch.zeros(10)}, 6, {})
-    assert tried.wait(10)
+    assert tried.wait(PATIENCE_S)
     full, wait, take = manager._memory.memory.buffers._changed, threading.Condition.wait, manager._plain.take
     monkeypatch.setattr(full, "wait", lambda: (wanted.set(), wait(full)))
     monkeypatch.setattr(manager._plain, "take", lambda: (wanted.set(), take())[1])

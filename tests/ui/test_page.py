@@ -23,6 +23,8 @@ from launcher.model.job_spec import JobHandle, JobState, JobStatus
 from launcher.operator.snapshot import Attempt, Snapshot, publish
 from launcher.timeline import to_json
 
+ARGS = "recipes.training_config.training_args"
+
 pytest_plugins = ("browser",)
 pytestmark = pytest.mark.slow
 HOSTILE = """"><img src=x onerror=document.title='owned'><script>document.title='owned'</script>\x1b]0;owned\x07'"""
@@ -321,7 +323,7 @@ def test_a_running_job_is_followed_scaled_and_cancelled_from_the_page(tmp_path, 
         page.goto(server.url)
         page.goto(f"{server.origin}/recipes/training/tiny/tiny_lm_cpu")
         page.get_by_label("Further overrides").fill(
-            "recipes.training_config.training_args.max_epochs=5000\nrecipes.training_config.mlflow.enabled=false"
+            f"{ARGS}.max_epochs=5000\n{ARGS}.min_step_seconds=0.05\nrecipes.training_config.mlflow.enabled=false"
         )
         page.get_by_role("button", name="Launch").wait_for()
         await_true(lambda: "max_epochs=5000" in page.locator("#command").inner_text())

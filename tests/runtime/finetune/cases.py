@@ -12,7 +12,7 @@ from launcher.runtime.finetune.data.losses import Counts
 from launcher.runtime.finetune.data.prepared import Prepared, PreparedConversations, PreparedPairs
 from launcher.runtime.finetune.data.settings import DataSettings
 from launcher.runtime.finetune.inputs import Inputs
-from launcher.runtime.finetune.models import random_model
+from launcher.runtime.finetune.models import import_libraries, model_class, random_model
 
 VOCABULARY = 512
 MODELS = {
@@ -112,6 +112,12 @@ def inputs(config, folder):
         results=folder / "model",
         is_rehearsal=True,
     )
+
+
+def preload(config):
+    """Import what a training of a compiled recipe needs: each rank that is forked from here would import it again."""
+    import_libraries(config)
+    model_class(inputs(config, Path()).config)
 
 
 def saved_model(folder, model="llama", *, seed=7, dtype=torch.float32, **changes):

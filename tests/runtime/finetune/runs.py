@@ -16,7 +16,7 @@ from launcher.runtime.finetune import trainer
 from launcher.runtime.finetune.settings import settings_of
 from launcher.runtime.process_group import Place
 
-from .cases import inputs, prepared
+from .cases import inputs, preload, prepared
 
 State = dict[str, torch.Tensor]
 
@@ -83,6 +83,7 @@ def train(
         per_node: Ranks on a node; 0 for all.
         watch: Called before training; returns what is called after it and gives rank 0's result.
     """
+    preload(config)
     folder.mkdir(exist_ok=True)
 
     def work(place: Place) -> Any:
@@ -99,6 +100,7 @@ def train(
 
 def killed(folder: Path, ranks: int, config: dict[str, Any], samples: Any, *, step: int) -> None:
     """Train on `ranks` ranks of which the last is killed in `step`; the others end with an error."""
+    preload(config)
     folder.mkdir(exist_ok=True)
 
     def work(place: Place) -> None:

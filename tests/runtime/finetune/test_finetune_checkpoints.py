@@ -11,13 +11,14 @@ from launcher.runtime.checkpoint import latest_progress
 from launcher.runtime.finetune import trainer
 from launcher.runtime.finetune.settings import settings_of
 
-from .cases import compiled, conversations, inputs, prepared
+from .cases import compiled, conversations, inputs, preload, prepared
 
 pytestmark = pytest.mark.slow
 
 
 def run(folder, config, *, ranks=1, launch="one", count=16):
     """Run a training; return the steps that it did."""
+    preload(config)
     folder.mkdir(exist_ok=True)
     before = steps(folder)
 

@@ -9,13 +9,14 @@ from runtime_ranks import run_ranks
 from launcher.runtime.finetune import trainer
 from launcher.runtime.finetune.settings import settings_of
 
-from .cases import MODELS, compiled, conversations, inputs, pairs, prepared
+from .cases import MODELS, compiled, conversations, inputs, pairs, preload, prepared
 
 pytestmark = pytest.mark.slow
 
 
 def losses(folder, ranks, config, samples):
     """Return the loss of each step of a training on so many ranks."""
+    preload(config)
     folder.mkdir()
 
     def work(place):
