@@ -368,6 +368,21 @@ def _with_run(files: Mapping[str, str], run_id: str) -> dict[str, str]:
     return {name: text.replace(RUN_ID_AT_LAUNCH, run_id) for name, text in files.items()}
 
 
+def json_of(bundle: Bundle, name: str) -> dict[str, Any]:
+    """Return what a JSON file of a bundle holds.
+
+    Raises:
+        ProblemsFound: The bundle has no such file, or it is damaged (E703).
+    """
+    try:
+        found = json.loads(bundle.files[name])
+        if not isinstance(found, dict):
+            raise ValueError("it does not hold an object")
+    except (KeyError, ValueError, RecursionError) as error:
+        raise fail("E703", str(bundle.directory), f"has no intact {name}: {error!r}") from error
+    return found
+
+
 def config_of(bundle: Bundle) -> Mapping[str, Any]:
     """Return the composed configuration that a bundle's `recipe.yaml` has."""
     return composed(bundle.files["recipe.yaml"]) if bundle.config is None else bundle.config

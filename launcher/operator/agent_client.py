@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from launcher.common import names
+from launcher.operator.state_machine import progress_step
 from launcher.operator.types import AgentProgress, AgentState, AgentStatus
 
 REQUEST_TIMEOUT_S = 5.0
@@ -51,14 +52,13 @@ class AgentClient:
         answer = self._call("GET", "/status")
         try:
             body = answer.json()
-            if not isinstance(body, dict):
-                raise ValueError("not an object")
             message, progress = body.get("message") or "", body.get("progress") or {}
-            if not (isinstance(message, str) and isinstance(progress, dict)):
-                raise ValueError("not a text and an object")
+            if not isinstance(message, str):
+                raise ValueError("the message is not a text")
+            progress_step(progress)
             is_in_place = body.get("restartMode") == _IN_PROCESS
             return AgentStatus(AgentState(body["status"]), message, progress, is_in_place)
-        except (ValueError, KeyError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise AgentUnreachable(f"/status answered {answer.text[:200]!r}") from error
 
     def start(

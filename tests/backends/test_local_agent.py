@@ -126,6 +126,8 @@ def test_workers_that_stay_get_a_notice_and_addresses_and_logs_of_the_next_attem
     [
         *(b'{"status": "levitating"}', b'{"status": ["ready"]}', b"[]", b'"ready"', b"7", b"null", b"{}", b"<html>"),
         *(b'{"status": "faulted", "message": [1]}', b'{"status": "ready", "progress": [1]}'),
+        *(b'{"status": "ready", "progress": {"a": 1}}', b'{"status": "ready", "progress": {"a": {}}}'),
+        b'{"status": "ready", "progress": {"a": {"progressCount": "many"}}}',
     ],
     ids=str,
 )

@@ -77,6 +77,10 @@ def test_a_command_replaces_the_program_and_what_it_needs(render):
     assert request["accelerators"] == {}
 
 
+def test_a_script_for_slurm_that_names_mounts_works_with_every_cluster(render):
+    assert asked(render(*GRPO, "cluster.container_mounts=[/fsx]")) == asked(render(*GRPO))
+
+
 def test_a_module_is_started_as_one(render):
     assert (
         asked(render(*SCRIPT, "training_cfg.entry_module=my.train"))["job"]["entrypoint"] == "python -u -m my.train"
@@ -477,8 +481,11 @@ def test_a_driver_has_one_stream(tmp_path):
         follow.refuse_unknown(LogSelection(is_stderr=True))
 
 
-def test_a_bundle_without_a_request_is_named(render, tmp_path):
-    bundle = dataclasses.replace(render(*GRPO), files={})
+@pytest.mark.parametrize(
+    "text", [None, "", "{", "[]", "{}", '{"address": "x"}', "[" * 100_000], ids=lambda text: str(text)[:9]
+)
+def test_a_bundle_without_an_intact_request_is_named(render, text):
+    bundle = dataclasses.replace(render(*GRPO), files={} if text is None else {"ray/request.json": text})
     with pytest.raises(ProblemsFound, match="E703"):
         RayBackend().validate(bundle)
 

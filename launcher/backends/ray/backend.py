@@ -60,12 +60,12 @@ class RayBackend:
 
     def check(self, job: JobSpec) -> tuple[Problem, ...]:
         """Return why the folder with the job's code cannot be copied, or lacks its script."""
-        found = submit.folder_problems(request.Request(**json.loads(request.render(job))))
+        found = submit.folder_problems(request.of_job(job))
         return (*found, *submit.absent_script(job))
 
     def render(self, job: JobSpec, configs: Mapping[str, str]) -> dict[str, str]:
         """Return the request."""
-        return {request.FILE: request.render(job)}
+        return {request.FILE: json.dumps(request.of_job(job)._asdict(), indent=2) + "\n"}
 
     def validate(self, bundle: Bundle) -> tuple[Problem, ...]:
         """Return why a bundle's job would be refused, or would wait for ever. Creates nothing."""

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field
 from launcher.model.base_model import (
     ClusterOptions,
     HasOptions,
+    Listed,
     NonNegativeInt,
     StartCommand,
     TextForm,
@@ -46,6 +47,8 @@ class Settings(ClusterOptions):
     """Bytes of memory reserved for the driver."""
     entrypoint_resources: Amounts | None = default(None, is_required=False)
     """Custom resources reserved for the driver, such as {driver_node: 1}."""
+    container_mounts: Listed[str] | None = default(None)
+    """Slurm's key, accepted so that one script works with every cluster; ignored here."""
     autoscaled: bool = default(False)
     """true: the cluster adds nodes for a job, so that too few accelerators are reported and do not refuse it."""
 

@@ -1,11 +1,11 @@
 """The request of a bundle: what is sent to the cluster, without the values of secrets, and what is copied there."""
 
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from launcher.backends.ray.options import ray_options
+from launcher.bundle.store import json_of
 from launcher.common.problems import fail
 from launcher.model.environment import plain_variables, secret_variables
 from launcher.model.family_registry import interface
@@ -38,7 +38,7 @@ class Request(NamedTuple):
     is_autoscaled: bool
 
 
-def render(job: JobSpec) -> str:
+def of_job(job: JobSpec) -> Request:
     """Return the request of a planned job. Pure."""
     options, family = ray_options(job), interface(job)
     role = family.first
@@ -48,34 +48,33 @@ def render(job: JobSpec) -> str:
         if (value := getattr(options, name)) is not None
     }
     kind = RESOURCES.get(family.accelerator or "") if family.is_ray and not options.command else None
-    content = {
-        "address": options.address,
-        "job": {
+    return Request(
+        address=options.address,
+        job={
             "submission_id": job.name,
             "entrypoint": _entrypoint(options.command or _program(job, role)),
             "runtime_env": {"env_vars": role.env(job) | plain_variables(job.config)},
             "metadata": {"job_name": job.name, "recipe": job.recipe},
             **reserved,
         },
-        "secrets": {name: str(ref["env"]) for name, ref in secret_variables(job.config).items()},
-        "working_dir": str(job.cwd / options.working_dir) if options.working_dir else None,
-        "nodes": job.initial_nodes,
-        "accelerators": {kind: job.nproc_per_node} if kind else {},
-        "is_autoscaled": options.autoscaled,
-    }
-    return json.dumps(content, indent=2) + "\n"
+        secrets={name: str(ref["env"]) for name, ref in secret_variables(job.config).items()},
+        working_dir=str(job.cwd / options.working_dir) if options.working_dir else None,
+        nodes=job.initial_nodes,
+        accelerators={kind: job.nproc_per_node} if kind else {},
+        is_autoscaled=options.autoscaled,
+    )
 
 
 def read(bundle: Bundle) -> Request:
     """Return the request of a bundle.
 
     Raises:
-        ProblemsFound: It has none.
+        ProblemsFound: It has none, or a damaged one (E703).
     """
     try:
-        return Request(**json.loads(bundle.files[FILE]))
-    except (KeyError, ValueError, TypeError) as error:
-        raise fail("E703", str(bundle.directory), f"has no {FILE}: {error!r}") from error
+        return Request(**json_of(bundle, FILE))
+    except TypeError as error:
+        raise fail("E703", str(bundle.directory), f"{FILE} is damaged: {error}") from error
 
 
 def _program(job: JobSpec, role: Role) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class SageMakerBackend:
         return replace(self._handle(bundle, connection.region), uid=arn, is_new=is_new)
 
     def _handle(self, bundle: Bundle, region: str) -> JobHandle:
-        name = submit.request_of(bundle)["TrainingJobName"]
+        name = bundles.json_of(bundle, request.REQUEST)["TrainingJobName"]
         return JobHandle(self.name, bundle.job_name, bundle.directory.resolve(), name, context=region)
 
     def status(self, handle: JobHandle) -> JobStatus:

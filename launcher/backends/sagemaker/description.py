@@ -1,6 +1,5 @@
 """Describes cluster=sm_jobs, SageMaker training jobs. The keys of the section are in `training_options`."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -32,8 +31,9 @@ class _Files(Files["Settings"]):
     def outputs(self, bundle: Bundle) -> Iterator[tuple[ResultKind, str]]:
         """Yield the artefacts that the service uploads at the end, and its copy of the folder of checkpoints."""
         from launcher.backends.sagemaker import request
+        from launcher.bundle.store import json_of
 
-        sent = json.loads(bundle.files[request.REQUEST])
+        sent = json_of(bundle, request.REQUEST)
         yield "model", request.model_uri(sent)
         yield "output", f"{request.output_uri(sent)}/output.tar.gz"
         if "CheckpointConfig" in sent:

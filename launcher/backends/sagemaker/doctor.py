@@ -13,7 +13,8 @@ from launcher.backends.sagemaker.backend import connection_of
 from launcher.backends.sagemaker.client import Connection, Refused, connect, problem
 from launcher.backends.sagemaker.constraints import ECR_IMAGE, bucket_and_key
 from launcher.backends.sagemaker.keys import path_of
-from launcher.backends.sagemaker.request import key_of, of_job
+from launcher.backends.sagemaker.request import REQUEST, key_of, of_job
+from launcher.bundle.store import json_of
 from launcher.common.problems import Problem
 from launcher.common.texts import counted
 from launcher.model.finding import Answer, Question, clock, found, http_time, ok, or_ok, unknown
@@ -46,7 +47,7 @@ class SageMakerDoctor:
         headers = identity.get("ResponseMetadata", {}).get("HTTPHeaders", {})
         if theirs := http_time(headers.get("date")):
             yield clock("AWS", theirs)
-        request = submit.request_of(bundle)
+        request = json_of(bundle, REQUEST)
         yield Question("request", partial(_request, connection, bundle))
         yield Question("role", partial(_role, connection, path_of(job, "role"), str(request["RoleArn"])))
         if match := ECR_IMAGE.fullmatch(request.get("AlgorithmSpecification", {}).get("TrainingImage") or ""):

@@ -1,7 +1,6 @@
 """Submits a bundle as a training job, atomically and once: uploads its recipe to S3, then sends the request."""
 
 import contextlib
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -11,9 +10,10 @@ from launcher.backends.sagemaker.client import Connection, Refused, api_errors_a
 from launcher.backends.sagemaker.constraints import bucket_and_key
 from launcher.backends.sagemaker.follow import describe
 from launcher.backends.sagemaker.request import RECIPE_CHANNEL, REQUEST, recipe_files
+from launcher.bundle.store import json_of
 from launcher.common import console
 from launcher.common.interrupts import Interrupted, signum
-from launcher.common.problems import Problem, ProblemsFound, fail, raise_any
+from launcher.common.problems import Problem, ProblemsFound, raise_any
 from launcher.model.following import STAYS_RECORDED, in_doubt
 from launcher.model.job_spec import Bundle
 
@@ -21,19 +21,6 @@ _INSTANCE_TYPE = re.compile(r"ml\.[a-z0-9-]+\.[a-z0-9-]+")
 _OUTCOME = f"the training job may exist; {STAYS_RECORDED}"
 _COMPARED = ("HyperParameters", "Environment", "RoleArn")
 """Members that identify a bundle's job, beside the URI of its recipe, which contains a digest of the content."""
-
-
-def request_of(bundle: Bundle) -> dict[str, Any]:
-    """Return the request of a bundle.
-
-    Raises:
-        ProblemsFound: It has no request.
-    """
-    try:
-        request: dict[str, Any] = json.loads(bundle.files[REQUEST])
-        return request
-    except (KeyError, ValueError) as error:
-        raise fail("E703", str(bundle.directory), f"has no {REQUEST}: {error!r}") from error
 
 
 def request_problems(request: Mapping[str, Any]) -> tuple[Problem, ...]:
@@ -50,7 +37,7 @@ def request_problems(request: Mapping[str, Any]) -> tuple[Problem, ...]:
 
 def validate(connection: Connection, bundle: Bundle) -> tuple[Problem, ...]:
     """Return why SageMaker would refuse a bundle, as far as it reports that without creating a job."""
-    request = request_of(bundle)
+    request = json_of(bundle, REQUEST)
     found = request_problems(request)
     try:
         there = describe(connection, request["TrainingJobName"])
@@ -65,7 +52,7 @@ def submit(connection: Connection, bundle: Bundle) -> tuple[str, bool]:
     Raises:
         ProblemsFound: Every reason why it was refused; nothing remains of it, unless E352 says that it may exist.
     """
-    request = request_of(bundle)
+    request = json_of(bundle, REQUEST)
     raise_any(request_problems(request))
     bucket, prefix = bucket_and_key(recipe_uri(request) or "")
     files = recipe_files(bundle.files) if bucket else {}  # a serverless job has no recipe channel
@@ -101,7 +88,7 @@ def _is_unanswered(error: Refused | ProblemsFound) -> bool:
 
 def _in_doubt(bundle: Bundle) -> Problem:
     message = "may have started, or may still start: SageMaker did not answer the request for it"
-    return in_doubt(bundle.directory, message, request_of(bundle)["TrainingJobName"])
+    return in_doubt(bundle.directory, message, json_of(bundle, REQUEST)["TrainingJobName"])
 
 
 def _create(connection: Connection, request: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from launcher.backends.sagemaker_local.operator import HOSTS_DIR, MACHINE_FILE, 
 from launcher.backends.sagemaker_local.optml import OPT_ML
 from launcher.backends.sagemaker_local.record import PID_FILE, LocalServices
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
+from launcher.bundle.store import json_of
 from launcher.common.locks import is_alive, refuse_running
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import Problem, fail
@@ -98,7 +99,7 @@ class ContractBackend(SageMakerBackend):
         Raises:
             ProblemsFound: The bundle's job is already running (E405), or this kernel cannot run it (E432).
         """
-        made = submit.request_of(bundle)
+        made = json_of(bundle, request.REQUEST)
         folder = bundle.directory.resolve()
         run_dir = folder / RUN_DIR
         description = run_dir / record.DESCRIPTION_FILE

@@ -1,15 +1,14 @@
 """Examines this machine before a training job's simulation: how hosts are isolated, and the channels' content."""
 
-import json
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, ClassVar
 
-from launcher.backends.sagemaker import submit
-from launcher.backends.sagemaker.request import RECIPE_CHANNEL
+from launcher.backends.sagemaker.request import RECIPE_CHANNEL, REQUEST
 from launcher.backends.sagemaker_local import channels, isolation
 from launcher.backends.sagemaker_local.objects import Stores
 from launcher.backends.sagemaker_local.operator import MACHINE_FILE
+from launcher.bundle.store import json_of
 from launcher.common.texts import counted
 from launcher.model.finding import Answer, Question, ok, warning
 from launcher.model.job_spec import Bundle, JobSpec
@@ -24,7 +23,7 @@ class ContractDoctor:
         """Yield how hosts are isolated, and a question for each channel."""
         best = isolation.probe()
         yield ok("isolation", best.note) if best.is_private else warning("isolation", best.note)
-        request, machine = submit.request_of(bundle), json.loads(bundle.files[MACHINE_FILE])
+        request, machine = json_of(bundle, REQUEST), json_of(bundle, MACHINE_FILE)
         stores = Stores(machine["s3_endpoint"], machine["region"], machine["file_systems"])
         mode = request["AlgorithmSpecification"]["TrainingInputMode"]
         for channel in request["InputDataConfig"]:
