@@ -1,10 +1,8 @@
 """Ranks fail in every phase of a step and of a change of size, and the job trains what one process trains.
 
-They are killed, alone or two at once, hang, or find their disk full; nodes are lost with what is on them. Ranks are
-forked from one process that has imported torch; test_resize_in_place and test_examples start the script cold.
+They are killed, alone or two at once, hang, or find their disk full; nodes are lost with what is on them.
 """
 
-import functools
 import json
 import os
 import random
@@ -13,9 +11,8 @@ import sys
 from itertools import count
 
 import pytest
-import warm_script
 from conftest import ROOT
-from whole_jobs import ONE_THREAD, bundle_of, left_behind, losses_in_the_model, program_of, records, run
+from whole_jobs import bundle_of, left_behind, losses_in_the_model, program_of, records, run
 
 pytest.importorskip("hyperpod_elastic_agent", reason="pip install --no-deps hyperpod-elastic-agent==1.1.3")
 pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
@@ -120,26 +117,10 @@ def expected(tmp_path_factory):
     return [float(line.rpartition(" ")[2]) for line in plain.stdout.splitlines() if line.startswith("step ")]
 
 
-@pytest.fixture(scope="module")
-def warm():
-    """Yield the process that ranks are forked from."""
-    with warm_script.running("faults-in-place", **ONE_THREAD) as process:
-        yield process
-
-
-@pytest.fixture
-def train(warm, tmp_path):
-    """Return `trained`, whose ranks are forks that end with the job."""
-    yield functools.partial(trained, warm, tmp_path)
-    warm.assert_alone()
-
-
-def trained(warm, folder, plan, *words, is_sharded=False, text=None):
+def train(folder, plan, *words, is_sharded=False, text=None):
     """Run the program of a plan on three nodes of one rank; return its output, and the records of its starts."""
     size = ("recipes.trainer.num_nodes=3", "recipes.trainer.devices=1", "++recipes.scale_config=auto")
-    script = folder / "script.py"
-    script.write_text(text or program(plan, is_sharded=is_sharded))
-    own = program_of(warm.forked(script), folder)
+    own = program_of(text or program(plan, is_sharded=is_sharded), folder)
     words = (*words, "recipes.elastic_policy.resize=in_place", "recipes.elastic_policy.faulty_timeout=0")
     code, out, err = run(own, *size, *words, cwd=folder)
     assert code == 0, (plan, out, err)
@@ -154,10 +135,10 @@ def assert_trained(folder, expected, plan):
 
 
 @pytest.mark.parametrize("is_sharded", [False, pytest.param(True, marks=pytest.mark.long)], ids=["ddp", "fsdp2"])
-def test_a_rank_may_die_in_every_phase_of_a_step(tmp_path, train, expected, is_sharded):
+def test_a_rank_may_die_in_every_phase_of_a_step(tmp_path, expected, is_sharded):
     """Under DistributedDataParallel no step is done twice; of a sharded model, those since the last copy are."""
     plan = [(8 + 12 * number, phase, number % 3, "kill") for number, phase in enumerate(IN_STEP)]
-    out, starts, done = train(plan, "++recipes.checkpointing.copy_every=2", is_sharded=is_sharded)
+    out, starts, done = train(tmp_path, plan, "++recipes.checkpointing.copy_every=2", is_sharded=is_sharded)
     assert len(done) == len(plan), out
     assert_trained(tmp_path, expected, plan)
     assert all(start["kept_by"] for start in starts[1:]), out
@@ -166,10 +147,10 @@ def test_a_rank_may_die_in_every_phase_of_a_step(tmp_path, train, expected, is_s
 
 
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.long)], ids=["joins", "has the store"])
-def test_a_rank_that_dies_before_all_have_joined_costs_no_step(tmp_path, train, expected, rank):
+def test_a_rank_that_dies_before_all_have_joined_costs_no_step(tmp_path, expected, rank):
     """The other one has the only state: it must not wait for a rank that never comes, nor end."""
     plan = [(20, "join", rank, "kill")]
-    out, starts, done = train(plan, "+cluster.events=[{at:{step:30},capacity:2}]")
+    out, starts, done = train(tmp_path, plan, "+cluster.events=[{at:{step:30},capacity:2}]")
     assert len(done) == 1 and [start["kept_by"] for start in starts] == [None, 1], out
     assert_trained(tmp_path, expected, plan)
     steps = [line["step"] for line in records(bundle_of(tmp_path) / "run" / "metrics.jsonl")]
@@ -177,20 +158,20 @@ def test_a_rank_that_dies_before_all_have_joined_costs_no_step(tmp_path, train, 
 
 
 @pytest.mark.parametrize("phase", ["forward", "barrier", "move"])
-def test_a_rank_that_hangs_during_a_change_is_replaced(tmp_path, train, expected, phase):
+def test_a_rank_that_hangs_during_a_change_is_replaced(tmp_path, expected, phase):
     """In the step that all finish before they stop, and in each phase of the change."""
     plan = [(20, phase, 1, "hang")]
     text = program(plan, is_sharded=False)
     if phase == "forward":  # only once the stop has been announced
         text = text.replace('fault("forward")', 'in_place.is_resize() and fault("forward")')
-    out, starts, done = train(plan, LIMITS, "+cluster.events=[{at:{step:30},capacity:2}]", text=text)
+    out, starts, done = train(tmp_path, plan, LIMITS, "+cluster.events=[{at:{step:30},capacity:2}]", text=text)
     assert len(done) == 1 and all(start["kept_by"] for start in starts[1:]), out
     assert_trained(tmp_path, expected, plan)
 
 
 @pytest.mark.parametrize("is_sharded", [False, True], ids=["ddp", "fsdp2"])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_random_faults_in_steps_and_changes_are_healed(tmp_path, train, expected, seed, is_sharded):
+def test_random_faults_in_steps_and_changes_are_healed(tmp_path, expected, seed, is_sharded):
     chance = random.Random(seed)
     steps = (step for step in count(6, 2) if chance.random() < 0.3)
     plan = []
@@ -205,7 +186,7 @@ def test_random_faults_in_steps_and_changes_are_healed(tmp_path, train, expected
         f"{{at:{{step:{chance.randrange(5, 85)}}},node_loss:{{node:{node},replacement_after:1}}}}" for node in (0, 1)
     ]
     words = (f"+cluster.events=[{','.join(course)}]", "++recipes.checkpointing.copy_every=3", LIMITS)
-    out, _, done = train(plan, *words, is_sharded=is_sharded)
+    out, _, done = train(tmp_path, plan, *words, is_sharded=is_sharded)
     kinds = ", ".join(f"{sum(each.endswith(kind) for each in done)} {kind}" for kind in ("kill", "hang", "full"))
     print(f"{kinds}; {out.count('ranks kept it')} healed, {out.count('newest checkpoint')} anew")
     assert_trained(tmp_path, expected, plan)
