@@ -327,11 +327,11 @@ def test_what_a_job_leaves_that_is_killed_all_at_once_goes_with_the_next_launch(
         memory = SHARED_MEMORY / folder.name
         everything = [psutil.Process(launcher.pid), *job.processes()]
         suspend(*(process.pid for process in everything))  # none may see the end of another and clean up after it
+        assert folder.is_dir() and memory.is_dir()  # from their end on, a launch of another test may be the next one
         for process in everything:
             process.kill()
         launcher.wait()
         await_true(lambda: not job.processes(), f"the end of {job.processes()}", timeout_s=START_TIMEOUT_S)
-        assert folder.is_dir() and memory.is_dir()
         (own,) = living.folders
         assert own.is_dir()
         next_launch = submit(tmp_path / "next", SLEEPER)
