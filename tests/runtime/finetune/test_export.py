@@ -31,28 +31,19 @@ EXPERTS = {"target_parameters": ["mlp.experts.gate_up_proj", "mlp.experts.down_p
 
 
 def trained(folder, ranks, config, *, base=None, before=lambda training: None):
-    """Train a few steps; return the trained model's logits as one process has them in training."""
-    return trained_each(ranks, {folder: config}, base=base, before=before)[folder]
-
-
-def trained_each(ranks, configs, *, base=None, before=lambda training: None):
-    """Train a few steps of each recipe, in its folder, with the same ranks; return the logits by folder."""
+    """Train a few steps; return the trained model's logits as one process has them in training, and the inputs."""
 
     def work(place):
-        found = {}
-        for folder, config in configs.items():
-            settings = settings_of(config, place.world_size)
-            given = inputs(config, folder)
-            given = with_weights(given, base) if base else given
-            training = trainer.FineTuning(settings, given, place, folder, prepared(conversations(12)))
-            before(training)
-            assert training.run()
-            found[folder] = logits_of(training.root, training.model)
-        return found
+        settings = settings_of(config, place.world_size)
+        given = inputs(config, folder)
+        given = with_weights(given, base) if base else given
+        training = trainer.FineTuning(settings, given, place, folder, prepared(conversations(12)))
+        before(training)
+        assert training.run()
+        return logits_of(training.root, training.model)
 
-    for folder, config in configs.items():
-        preload(config)
-        folder.mkdir(exist_ok=True)
+    preload(config)
+    folder.mkdir(exist_ok=True)
     return run_ranks(ranks, work, folder)[0]
 
 
@@ -85,16 +76,15 @@ def results(folder):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_adapters_and_merged_weights_give_the_trained_logits(tmp_path, name):
+@pytest.mark.parametrize("sharding", ["FULL_SHARD", "NO_SHARD"])
+def test_adapters_and_merged_weights_give_the_trained_logits(tmp_path, name, sharding):
     base = tmp_path / "base"
     saved_model(base, name)
-    ways = ("FULL_SHARD", "NO_SHARD")
-    configs = {tmp_path / way: with_fsdp(lora_config(name), sharding_strategy=way) for way in ways}
-    for folder, logits in trained_each(2, configs, base=base).items():
-        assert (logits - loaded_logits(base)).abs().max() > 1e-3
-        adapted = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), results(folder))
-        assert torch.equal(logits_of(TokenScorer(adapted), adapted), logits)
-        torch.testing.assert_close(loaded_logits(results(folder) / "merged"), logits, atol=5e-6, rtol=1e-4)
+    logits = trained(tmp_path / "run", 2, with_fsdp(lora_config(name), sharding_strategy=sharding), base=base)
+    assert (logits - loaded_logits(base)).abs().max() > 1e-3
+    adapted = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), results(tmp_path / "run"))
+    assert torch.equal(logits_of(TokenScorer(adapted), adapted), logits)
+    torch.testing.assert_close(loaded_logits(results(tmp_path / "run") / "merged"), logits, atol=5e-6, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", MODELS)
