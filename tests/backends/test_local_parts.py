@@ -21,7 +21,7 @@ from launcher.common.locks import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
 from launcher.operator.job_request import JobRequest, read_job_request
-from launcher.operator.processes import LOOPBACK, port_of, reserve_port
+from launcher.operator.processes import LOOPBACK, port_of, reap, reserve_port
 from launcher.operator.snapshot import Attempt, Snapshot, note_stop, publish, read_snapshot, stop_reason
 from launcher.operator.state_machine import Cause, Fault
 from launcher.operator.types import FailedWorker, Policy, failed_workers
@@ -512,3 +512,12 @@ def test_the_reason_of_a_stop_is_kept_for_the_operator(tmp_path):
     note_stop(tmp_path, "cancelled by ada")
     assert stop_reason(tmp_path) == "cancelled by ada"
     note_stop(tmp_path / "removed", "cancelled by ada")  # which does not keep a job from being stopped
+
+
+def test_a_child_is_reaped_though_a_signal_left_its_lock_taken():
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child._waitpid_lock.acquire()  # as by an exception of a signal's handler within `poll`
+    for _ in range(2):
+        reap(child)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(child.pid, os.WNOHANG)

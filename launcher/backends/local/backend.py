@@ -58,6 +58,7 @@ from launcher.operator.job_request import (
     refuse_unplanned_size,
     size_request,
 )
+from launcher.operator.processes import reap
 from launcher.operator.snapshot import (
     OPERATOR_LOG,
     STATE_FILE,
@@ -301,7 +302,7 @@ class LocalBackend:
                 os.kill(pid, signum)
             if following.until(lambda: not is_alive(run_dir), wait_s, POLL_S / 4):
                 if operator := self._operators.get(handle.bundle_dir):
-                    operator.wait()
+                    reap(operator)
                 return
         message = f"does not end: its operator, process {pid}, or a node of it still runs"
         raise fail("E415", "job", message, value=handle.job_name)

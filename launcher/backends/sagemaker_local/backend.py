@@ -33,6 +33,7 @@ from launcher.model.config_tree import get
 from launcher.model.family_registry import interface
 from launcher.model.interface import Entry
 from launcher.model.job_spec import OPEN, Bundle, JobHandle, JobSpec
+from launcher.operator.processes import reap
 from launcher.operator.snapshot import OPERATOR_LOG
 from launcher.operator.worker_logs import tail
 
@@ -127,7 +128,7 @@ class ContractBackend(SageMakerBackend):
         if not following.until(lambda: not is_alive(run_dir), _END_PATIENCE_S, _POLL_S):
             raise fail("E415", "job", "does not terminate: one of its processes still runs", value=handle.job_name)
         if operator := self._operators.get(handle.bundle_dir):
-            operator.wait()
+            reap(operator)
 
     def clear(self, handle: JobHandle) -> None:
         """Return at once: a launch here replaces the previous one's remains."""
