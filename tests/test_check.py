@@ -184,6 +184,7 @@ FAULTS = [
         "leaves no layer of meta-llama/Llama-3.1-8B-Instruct with an adapter\n     value: '.*'",
     ),
     ((f"{PEFT}.target_modules='.*(q'",), "E102", f"{PEFT}.target_modules", "a regular expression: missing )"),
+    ((f"{PEFT}.target_modules='a{{99999999999}}'",), "E102", f"{PEFT}.target_modules", "number is too large"),
     ((f"{ARGS}.beta=-1",), "E102", f"{ARGS}.beta", "greater than 0"),
     ((f"{FSDP}.sharding_strategy=FULL_SHRD",), "E102", f"{FSDP}.sharding_strategy", "did you mean FULL_SHARD?"),
     (("cluster_type=slurm",), "E213", "cluster_type", "cluster=k8s"),

@@ -46,6 +46,7 @@ from pydantic import (  # noqa: E402  # after the above
     StringConstraints,
 )
 
+from launcher.common import syntax  # noqa: E402
 from launcher.model.job_spec import Trainer  # noqa: E402
 
 
@@ -155,10 +156,8 @@ ModuleName = Annotated[str, AfterValidator(_module)]
 
 
 def _layers(names: str | list[str]) -> str | list[str]:
-    try:
-        re.compile(names if isinstance(names, str) else "")
-    except re.error as error:
-        raise ValueError(f"should be a list of names, or a regular expression: {error}") from error
+    if isinstance(names, str) and isinstance(fault := syntax.compiled(names), str):
+        raise ValueError(f"should be a list of names, or a regular expression: {fault}")
     return names
 
 

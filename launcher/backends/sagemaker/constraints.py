@@ -13,6 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from launcher.runtime.tiers import tier_settings
+
 FILE = "file:///"
 """Prefix of the URI of a folder of this machine, which only cluster=sm_local accepts."""
 
@@ -71,11 +73,9 @@ def bucket_and_key(uri: str) -> tuple[str, str]:
     Raises:
         ValueError: The host of an https:// URI is not that of S3.
     """
-    # Not urlsplit: a key may contain # and ?, which S3 takes literally.
-    scheme, _, rest = uri.partition("://")
-    host, _, path = rest.partition("/")
-    if scheme != "https":
-        return host, path
+    if not uri.startswith("https://"):
+        return tier_settings.bucket_and_key(uri)
+    host, _, path = uri.removeprefix("https://").partition("/")
     if not (found := _S3_HOST.fullmatch(host)):
         raise ValueError(f"{host} is not an address of S3: s3://bucket/folder")
     if found["bucket"]:
