@@ -30,6 +30,8 @@ def adapters_have_layers(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
         message = "matches no complete name of a layer, such as model.layers.0.self_attn.q_proj"
         yield problem(key, message, value=targets, allowed=_ALLOWED, remedy=remedy)
         return
+    if targets == "all-linear" and not lora.values.get("exclude_modules"):  # every model has such layers
+        return
     from launcher.checkpointing import architecture  # few compiles need either
     from launcher.runtime import model_configs
 
