@@ -1,14 +1,19 @@
 """Signals that end a command: Ctrl-C, SIGTERM and SIGHUP end it in the same way, and so does a lost reader."""
 
+import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from launcher.common import console
 from launcher.common.process import mute_lost_streams
 from launcher.common.texts import signal_name
+
+if TYPE_CHECKING:
+    import subprocess
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -45,7 +50,7 @@ def name(interrupt: KeyboardInterrupt) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal_name(number)
 
 
-@contextmanager
+@contextlib.contextmanager
 def signals_as_interrupts() -> Iterator[list[int]]:
     """Make SIGTERM and SIGHUP raise Interrupted within the block, as Ctrl-C raises KeyboardInterrupt.
 
@@ -61,7 +66,7 @@ def signals_as_interrupts() -> Iterator[list[int]]:
         yield taken
 
 
-@contextmanager
+@contextlib.contextmanager
 def deferred(message: str) -> Iterator[list[int]]:
     """Defer the first signal within the block, which ends soon anyway; the next one interrupts it.
 
@@ -89,7 +94,7 @@ def _raise(number: int, _frame: FrameType | None) -> None:
     raise Interrupted(number)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _handled(signals: tuple[int, ...], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Handle signals within the block, except ignored ones.
 
@@ -105,3 +110,12 @@ def _handled(signals: tuple[int, ...], handler: Callable[[int, FrameType | None]
     finally:
         for number, old in before.items():
             signal.signal(number, signal.SIG_DFL if old is None else old)
+
+
+def reap(child: "subprocess.Popen[bytes]") -> None:
+    """Wait for the end of a child process.
+
+    Not by `Popen.wait`: a signal whose handler raises within `Popen.poll` may leave the lock taken that it waits for.
+    """
+    with contextlib.suppress(ChildProcessError):  # it was reaped before
+        os.waitpid(child.pid, 0)

@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterable
@@ -62,15 +61,6 @@ class AdoptedProcess:
         """Send a signal, unless the process has ended."""
         if self.poll() is None:
             os.kill(self.pid, signum)
-
-
-def reap(child: subprocess.Popen[bytes]) -> None:
-    """Wait for the end of a child process.
-
-    Not by `Popen.wait`: a signal whose handler raises within `Popen.poll` may leave the lock taken that it waits for.
-    """
-    with contextlib.suppress(ChildProcessError):  # it was reaped before
-        os.waitpid(child.pid, 0)
 
 
 def end_with_parent(parent_pid: int) -> None:

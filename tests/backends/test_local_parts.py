@@ -17,11 +17,12 @@ from pydantic import TypeAdapter
 
 from launcher.backends.local.fleet import LocalFleet, NodeAddress
 from launcher.backends.local.operator import share_cores
+from launcher.common.interrupts import reap
 from launcher.common.locks import JobAlreadyRunning, is_alive, lock
 from launcher.common.problems import ProblemsFound
 from launcher.model.job_spec import JobState, LogSelection
 from launcher.operator.job_request import JobRequest, read_job_request
-from launcher.operator.processes import LOOPBACK, port_of, reap, reserve_port
+from launcher.operator.processes import LOOPBACK, port_of, reserve_port
 from launcher.operator.snapshot import Attempt, Snapshot, note_stop, publish, read_snapshot, stop_reason
 from launcher.operator.state_machine import Cause, Fault
 from launcher.operator.types import FailedWorker, Policy, failed_workers

@@ -17,6 +17,7 @@ from typing import ClassVar
 from launcher.backends.local.simulation import Hang, local_options
 from launcher.bundle.store import config_of
 from launcher.common import os_errors, syntax
+from launcher.common.interrupts import reap
 from launcher.common.locks import is_alive, refuse_running
 from launcher.common.names import (
     ENTRYPOINT,
@@ -58,7 +59,6 @@ from launcher.operator.job_request import (
     refuse_unplanned_size,
     size_request,
 )
-from launcher.operator.processes import reap
 from launcher.operator.snapshot import (
     OPERATOR_LOG,
     STATE_FILE,

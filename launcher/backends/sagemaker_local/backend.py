@@ -24,6 +24,7 @@ from launcher.backends.sagemaker_local.optml import OPT_ML
 from launcher.backends.sagemaker_local.record import PID_FILE, LocalServices
 from launcher.backends.sagemaker_local.sync import INTERVAL_S, kept
 from launcher.bundle.store import json_of
+from launcher.common.interrupts import reap
 from launcher.common.locks import is_alive, refuse_running
 from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.problems import Problem, fail
@@ -33,7 +34,6 @@ from launcher.model.config_tree import get
 from launcher.model.family_registry import interface
 from launcher.model.interface import Entry
 from launcher.model.job_spec import OPEN, Bundle, JobHandle, JobSpec
-from launcher.operator.processes import reap
 from launcher.operator.snapshot import OPERATOR_LOG
 from launcher.operator.worker_logs import tail
 
