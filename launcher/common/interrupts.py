@@ -113,9 +113,11 @@ def _handled(signals: tuple[int, ...], handler: Callable[[int, FrameType | None]
 
 
 def reap(child: "subprocess.Popen[bytes]") -> None:
-    """Wait for the end of a child process.
+    """Wait for the end of a child process, which has its return code then, unless a signal took that from it.
 
-    Not by `Popen.wait`: a signal whose handler raises within `Popen.poll` may leave the lock taken that it waits for.
+    Not by `Popen.wait`: a signal whose handler raises within `Popen.poll` may leave the lock taken that both need.
     """
     with contextlib.suppress(ChildProcessError):  # it was reaped before
-        os.waitpid(child.pid, 0)
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        if child.poll() is None:
+            os.waitpid(child.pid, 0)

@@ -515,6 +515,13 @@ def test_the_reason_of_a_stop_is_kept_for_the_operator(tmp_path):
     note_stop(tmp_path / "removed", "cancelled by ada")  # which does not keep a job from being stopped
 
 
+def test_a_child_that_is_reaped_has_its_return_code():
+    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(7)"])
+    for _ in range(2):
+        reap(child)
+    assert child.returncode == 7
+
+
 def test_a_child_is_reaped_though_a_signal_left_its_lock_taken():
     child = subprocess.Popen([sys.executable, "-c", ""])
     child._waitpid_lock.acquire()  # as by an exception of a signal's handler within `poll`
