@@ -71,6 +71,9 @@ LONGEST = (
 LAST = ("test_ray_backend_jobs", "test_ray_doctor")
 """Files to end with: their Ray cluster runs until the end, and takes processor time while it waits."""
 
+# OpenMP's threads wait for each other by spinning: on a busy machine, for half a rank's processor time.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # How long an example takes depends on what else the machine does.
 ANY_LOAD = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("short", ANY_LOAD, max_examples=20)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from background import await_true
 from conftest import ROOT
-from whole_jobs import ONE_THREAD, mlflow_run
+from whole_jobs import mlflow_run
 
 import launcher
 from launcher import JobFailed, JobState, JobTimeout, ProblemsFound
@@ -31,8 +31,6 @@ time.sleep(rate)
 @pytest.fixture
 def here(tmp_path, monkeypatch, store) -> Path:
     monkeypatch.chdir(tmp_path)
-    for name, value in ONE_THREAD.items():
-        monkeypatch.setenv(name, value)
     return tmp_path
 
 

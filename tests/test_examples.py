@@ -27,7 +27,7 @@ def start(script: Path, folder: Path, ranks: int = 2, **environment: str) -> sub
     return subprocess.Popen(
         [*torchrun, str(script)],
         cwd=folder,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | environment,
+        env=os.environ | {"GLOO_SOCKET_IFNAME": "lo"} | environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 from background import await_true
-from whole_jobs import ONE_THREAD, mlflow_run
+from whole_jobs import mlflow_run
 from whole_jobs import run as run_command
 
 import launcher
@@ -376,8 +376,6 @@ DIVERGES = {"training_config.training_args.learning_rate": 1e25, "training_confi
 @pytest.fixture
 def here(tmp_path, monkeypatch, store):
     monkeypatch.chdir(tmp_path)
-    for name, value in ONE_THREAD.items():
-        monkeypatch.setenv(name, value)
     return tmp_path
 
 

@@ -10,7 +10,6 @@ import pytest
 from conftest import ROOT
 from whole_jobs import (
     ARGS,
-    ONE_THREAD,
     bundle_of,
     curve,
     finish,
@@ -53,15 +52,6 @@ RECIPES = {
 """A recipe for each architecture and technique; of our own models, one for each architecture."""
 AS_JOBS = ("llama sft", "llama4 dpo", "qwen2 sft", "qwen3 dpo", "gpt_oss sft")
 """Each architecture and each technique; the launcher and the agent treat every pair of the two alike."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    """Train these small models with one thread: on a busy machine, two wait for each other ten times as long."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in ONE_THREAD.items():
-            patch.setenv(name, value)
-        yield
 
 
 def each_of(*names):

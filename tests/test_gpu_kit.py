@@ -22,7 +22,7 @@ from launcher.runtime.finetune.architectures import rehearsal_config
 from launcher.runtime.finetune.models import built, language_model, trained_parameters
 from launcher.runtime.finetune.settings import settings_of
 
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 IN_ONE_PROCESS = """
 import sys
 from pathlib import Path

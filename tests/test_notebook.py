@@ -8,7 +8,7 @@ import psutil
 import pytest
 from background import await_true, suspend
 from conftest import ROOT
-from whole_jobs import ONE_THREAD, left_behind, processes_of
+from whole_jobs import left_behind, processes_of
 
 import launcher
 from launcher import JobState
@@ -53,7 +53,7 @@ def kernel(tmp_path, monkeypatch, store):
     from jupyter_client.manager import KernelManager
 
     monkeypatch.chdir(tmp_path)
-    for name, value in {**ONE_THREAD, "IPYTHONDIR": str(tmp_path / "ipython"), "PYTHONPATH": str(ROOT)}.items():
+    for name, value in {"IPYTHONDIR": str(tmp_path / "ipython"), "PYTHONPATH": str(ROOT)}.items():
         monkeypatch.setenv(name, value)
     manager = KernelManager()
     manager.start_kernel(cwd=str(tmp_path))
@@ -73,7 +73,7 @@ def test_the_notebook_of_the_examples_runs(tmp_path, monkeypatch):
     import nbformat
     from nbclient import NotebookClient
 
-    for name, value in {**ONE_THREAD, "IPYTHONDIR": str(tmp_path / "ipython"), "PYTHONPATH": str(ROOT)}.items():
+    for name, value in {"IPYTHONDIR": str(tmp_path / "ipython"), "PYTHONPATH": str(ROOT)}.items():
         monkeypatch.setenv(name, value)
     notebook = nbformat.read(ROOT / "examples/notebook.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "outputs are not kept: they would get stale"

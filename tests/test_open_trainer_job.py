@@ -3,18 +3,17 @@
 import json
 
 import pytest
-from whole_jobs import ARGS, ONE_THREAD, bundle_of, losses_in_the_model, mlflow_run, run, trained_alone
+from whole_jobs import ARGS, bundle_of, losses_in_the_model, mlflow_run, run, trained_alone
 
 pytestmark = [pytest.mark.whole_job, pytest.mark.usefixtures("store")]
 
 RECIPE = "fine-tuning/llama/llmft_llama3_2_1b_instruct_seq4k_gpu_sft_lora"
 SHORT = ("rehearse.steps=0", "recipes.trainer.devices=1", f"{ARGS}.max_epochs=1", f"{ARGS}.train_batch_size=64")
-THREADS = [f"+env_vars.{name}={value}" for name, value in ONE_THREAD.items()]
 
 
 @pytest.mark.sample
 def test_a_rehearsal_trains_here_and_says_that_it_is_one(tmp_path):
-    status, out, err = run(f"recipes={RECIPE}", "rehearse=true", *SHORT, *THREADS, cwd=tmp_path)
+    status, out, err = run(f"recipes={RECIPE}", "rehearse=true", *SHORT, cwd=tmp_path)
     assert status == 0, (out, err)
     bundle = bundle_of(tmp_path)
     assert "open trainer, a rehearsal" in out and "N173" in out + err and "\nrehearsal: " in out
@@ -30,7 +29,7 @@ def test_a_rehearsal_trains_here_and_says_that_it_is_one(tmp_path):
 
 def test_a_job_whose_values_are_not_finite_fails_once_with_the_cause_and_no_result(tmp_path):
     own = (f"{ARGS}.learning_rate=1e25", f"{ARGS}.lr_warmup_ratio=0", f"{ARGS}.save_steps=1")
-    status, out, err = run(f"recipes={RECIPE}", "rehearse=true", *SHORT, *own, *THREADS, cwd=tmp_path)
+    status, out, err = run(f"recipes={RECIPE}", "rehearse=true", *SHORT, *own, cwd=tmp_path)
     bundle = bundle_of(tmp_path)
     assert status == 3, (out, err)
     assert "exited with code 65 (its loss, gradients or weights are not finite)" in err
@@ -44,7 +43,7 @@ def test_a_job_whose_values_are_not_finite_fails_once_with_the_cause_and_no_resu
 def test_a_dpo_recipe_of_verl_rehearses_here(tmp_path):
     recipe = "recipes=fine-tuning/qwen-0_7_0/verl-dpo-qwen-3-dot-5-4b-lora"
     short = ("rehearse.steps=4", "recipes.trainer.devices=1", "recipes.training_config.data.train_batch_size=8")
-    status, out, err = run(recipe, *short, *THREADS, cwd=tmp_path)
+    status, out, err = run(recipe, *short, cwd=tmp_path)
     assert status == 0, (out, err)
     assert "open trainer, a rehearsal" in out and "model_dtype" in out + err
     steps = [json.loads(line) for line in (bundle_of(tmp_path) / "run/metrics.jsonl").read_text().splitlines()]
@@ -61,7 +60,7 @@ def alone(tmp_path_factory):
 
 
 ELASTIC = (
-    *(f"recipes={RECIPE}", "rehearse=true", "rehearse.steps=0", "recipes.trainer.devices=1", *THREADS),
+    *(f"recipes={RECIPE}", "rehearse=true", "rehearse.steps=0", "recipes.trainer.devices=1"),
     *(f"{ARGS}.max_epochs=1", f"{ARGS}.train_batch_size=8", f"{ARGS}.micro_train_batch_size=4"),
     "recipes.training_config.datasets.train_data.limit=160",
     *("++recipes.elastic_policy.is_elastic=true", "++recipes.elastic_policy.min_nodes=1"),

@@ -8,7 +8,6 @@ import sys
 
 import pytest
 from conftest import ROOT
-from whole_jobs import ONE_THREAD
 
 EXAMPLES = re.findall(r"^```python\n(.*?)^```$", (ROOT / "docs/python.md").read_text("utf-8"), re.S | re.M)
 TYPOS = """
@@ -102,7 +101,7 @@ def test_the_api_has_no_call_that_prints():
 @pytest.mark.whole_job
 def test_nothing_prints(tmp_path):
     pytest.importorskip("hyperpod_elastic_agent")
-    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", QUIET], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from conftest import ELASTIC, LLAMA, RATE, SHORT, composed, shipped
-from whole_jobs import ONE_THREAD
 
 import launcher
 from launcher import ProblemsFound
@@ -466,8 +465,6 @@ def test_a_job_runs_again_from_another_folder_and_its_metrics_are_compared(
     project, recipes, tmp_path_factory, monkeypatch
 ):
     pytest.importorskip("hyperpod_elastic_agent")
-    for name, value in ONE_THREAD.items():
-        monkeypatch.setenv(name, value)
     (project / "train.py").write_text(
         "import json, os, sys\n"
         "with open(os.path.join(os.environ['RECIPES_RUN_DIR'], 'metrics.jsonl'), 'a') as file:\n"

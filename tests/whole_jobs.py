@@ -17,8 +17,6 @@ from conftest import ROOT, made_once
 from launcher.runtime.warm import fork_name
 
 ARGS = "recipes.training_config.training_args"
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
-"""On a busy machine two threads spend their time waiting for each other: 3 s a step were seen."""
 
 
 def start(*arguments, cwd, module=False):
@@ -179,7 +177,7 @@ def _train(bundle: Path, folder: Path, *, is_rehearsal: bool) -> list[float]:
     (folder / "configs" / "config.yaml").write_text(yaml.safe_dump(config))
     subprocess.run(
         [sys.executable, "-m", "launcher.runtime.entrypoint", "--config-path", str(folder / "configs"), *further],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run")} | ONE_THREAD,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "RECIPES_RUN_DIR": str(folder / "run")},
         cwd=folder,
         check=True,
         timeout=540,

@@ -46,7 +46,6 @@ def server(tmp_path_factory):
     ):
         patch.delenv("SLURM_CONF", raising=False)
         patch.setenv(ENV_CONFIG, str(server.config))
-        patch.setenv("OMP_NUM_THREADS", "1")
         server.cluster = cluster
         yield server
 

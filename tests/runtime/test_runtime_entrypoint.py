@@ -37,7 +37,6 @@ def start(folder: Path, processes: int, local_processes: int, **env: str) -> lis
             "WORLD_SIZE": str(processes),
             "LOCAL_WORLD_SIZE": str(local_processes),
             "CUDA_VISIBLE_DEVICES": "",
-            "OMP_NUM_THREADS": "1",
         }
     )
     return [

@@ -32,11 +32,7 @@ def test_a_training_process_imports_no_other_trainer(tmp_path, lora):
     """PEFT imports accelerate itself; full fine-tuning does without both."""
     config = compiled("llama", lora=lora, max_samples=16, max_epochs=1)
     (tmp_path / "config-n1.yaml").write_text(yaml.safe_dump(config))
-    environment = os.environ | {
-        "RECIPES_RUN_DIR": str(tmp_path),
-        "PYTHONPATH": str(REPOSITORY),
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = os.environ | {"RECIPES_RUN_DIR": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
     command = [sys.executable, "-c", PROGRAM, "--config-path", str(tmp_path), "--rehearse"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
