@@ -1,5 +1,6 @@
 # make run: train the tiny recipe here. make check: the quick loop. make test: every test, slow ones with one case each,
-# and a job of each kind of cluster that is set up here. make test-all: all of it, as CI does. All set up .venv first.
+# and a job of each kind of cluster that is set up here. make test-all: all of it, which CI begins with make test and
+# continues with make test-rest. All set up .venv first.
 .DELETE_ON_ERROR:
 PYTHON ?= python3
 VENV := .venv
@@ -17,7 +18,7 @@ GPU_STAGE ?= all
 GPU_OUT ?= results/gpu
 GPU_FLAGS ?=
 
-.PHONY: run check quick test test-all test-failed engine engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels bench-verl mutants coverage clean
+.PHONY: run check quick test test-all test-rest test-failed engine engines test-kubernetes lint types imports generated bench bench-gpu bench-gpu-wheels bench-verl mutants coverage clean
 run: $(VENV)/ready
 	$(BIN)/python main.py
 
@@ -27,6 +28,10 @@ test: $(VENV)/ready
 test-all: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh
 	$(PYTEST) --hypothesis-profile=long
+
+test-rest: $(VENV)/ready  # what make test leaves out; MINUTES=<number> begins no test after them
+	tests/engines/build_kube_apiserver.sh
+	$(PYTEST) --hypothesis-profile=long -m 'long and not sample' $(if $(MINUTES),--minutes=$(MINUTES))
 
 test-failed: $(VENV)/ready  # those of the last run, one at a time
 	$(BIN)/python -m pytest --hypothesis-profile=long --last-failed --last-failed-no-failures=none

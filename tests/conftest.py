@@ -351,6 +351,7 @@ def pytest_collection_finish() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--rewrite-goldens", action="store_true", help="accept what is rendered now as reviewed")
     parser.addoption("--no-skips", action="store_true", help="fail tests that skip and are not in allowed_skips.txt")
+    parser.addoption("--minutes", type=float, help="leave out, and count, the tests that have not begun by then")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -393,6 +394,18 @@ def mark_combinations(items: Sequence[pytest.Item]) -> None:
     for item, indices in zip(items, itertools.product(*map(range, sizes)), strict=False):
         if indices not in quick:
             item.add_marker("slow")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    skips.unless_time_is_left(item.config.getoption("--minutes"))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests the `--minutes` left out."""
+    if left_out := sum(skips.for_no_time(report) for report in terminalreporter.stats.get("skipped", [])):
+        were = "test was" if left_out == 1 else "tests were"
+        terminalreporter.write_line(f"{left_out} {were} left out: {skips.NO_TIME}")
 
 
 @pytest.hookimpl(wrapper=True)

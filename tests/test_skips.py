@@ -1,6 +1,8 @@
 """What may skip in CI: tests of a list only, each with its reason."""
 
 import ast
+import subprocess
+import sys
 
 import pytest
 import skips
@@ -32,6 +34,14 @@ def test_a_skip_on_the_list_stays_one(nodeid):
 
 def test_an_expected_failure_is_no_skip():
     assert skips.refused(skipped("tests/test_cli.py::test_a_shell", wasxfail="known")).skipped
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("minutes", "end"), [("0", "1 test was left out: no time is left"), ("9", "1 passed")])
+def test_a_test_that_has_not_begun_in_the_time_of_its_run_is_left_out_and_counted(minutes, end):
+    command = [sys.executable, "-m", "pytest", "tests/test_skips.py", "-k", "expected_failure", "--no-skips"]
+    done = subprocess.run([*command, f"--minutes={minutes}"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and end in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize(("nodeid", "reason"), skips.allowed().items(), ids=skips.allowed())
