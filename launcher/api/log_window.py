@@ -29,7 +29,7 @@ from launcher.model import backend_registry
 from launcher.model.following import STREAMS
 from launcher.operator.job_request import read_job_request
 from launcher.operator.snapshot import Attempt, read_snapshot
-from launcher.operator.worker_logs import STDERR, STDOUT, node_logs
+from launcher.operator.worker_logs import STDERR, STDOUT, is_of, node_logs
 
 if TYPE_CHECKING:
     from launcher.api.job import Job
@@ -41,8 +41,6 @@ __all__ = [
 _STREAM_OF = dict(zip((STDOUT, STDERR), STREAMS, strict=True))
 _ATTEMPT = re.compile(r"attempt_([0-9]{1,9})")
 _NUMBER = re.compile(r"[0-9]{1,9}")
-_CLOCK_GRAIN_S = 1.0
-"""By how much the time of a file may be before that of its attempt, as for `worker_log`."""
 
 
 class Window(NamedTuple):
@@ -309,7 +307,7 @@ def _of_node(run_dir: Path, node: int, attempts: dict[int, Attempt], processes: 
                 for name, stream in _STREAM_OF.items() if local_rank < processes else ():
                     with contextlib.suppress(OSError):
                         found = os.lstat(place / name)
-                        if stat.S_ISREG(found.st_mode) and found.st_mtime >= attempt.started - _CLOCK_GRAIN_S:
+                        if stat.S_ISREG(found.st_mode) and is_of(attempt, found.st_mtime):
                             yield LogSource(
                                 attempt.number,
                                 node,

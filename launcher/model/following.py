@@ -30,8 +30,8 @@ _LEAST_EXCERPT, _LONGEST_EXCERPT = 16 << 10, 256 << 10
 _OWN_TIME = re.compile(
     r"[\[(]?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)(?: ?(Z|UTC|[+-]\d\d:?\d\d))?(?![\w:.,])"
 )
-_CLOCK_GRAIN_S = 1.0
-"""By how much a time in a log may differ from those of its file."""
+CLOCK_GRAIN_S = 1.0
+"""By how much a time in a log, or that of a file, may differ from those of what wrote it."""
 STAYS_RECORDED = "the launch stays recorded, and every command on the job looks again"
 """The outcome of a launch whose job is in doubt."""
 
@@ -282,7 +282,7 @@ def own_time_s(text: str, began_s: float | None, until_s: float | None) -> float
         return time_s
     if began_s is None or until_s is None:
         return None
-    return time_s if began_s - _CLOCK_GRAIN_S <= time_s <= until_s + _CLOCK_GRAIN_S else None
+    return time_s if began_s - CLOCK_GRAIN_S <= time_s <= until_s + CLOCK_GRAIN_S else None
 
 
 def _ends_s(path: Path) -> tuple[float | None, float | None]:

@@ -21,6 +21,7 @@ from launcher.common.names import LOG_DIR, RUN_DIR
 from launcher.common.texts import counted
 from launcher.model.backend import RANK_0
 from launcher.model.following import (
+    CLOCK_GRAIN_S,
     Start,
     Tail,
     followed,
@@ -41,8 +42,6 @@ POLL_S = 0.2
 _TAIL_BYTES = 16_384
 _USAGE_ERROR = r"\S+: error: "
 """Source: argparse, ArgumentParser.error."""
-_CLOCK_GRAIN_S = 1.0
-"""By how much the time of a file may be before that of its first line."""
 
 
 def node_logs(run_dir: Path, node: int) -> Path:
@@ -61,14 +60,19 @@ def worker_log(
     pattern = f"*/attempt_{attempt.number}/{local_rank}/{name}"
     every = [(path.lstat(), path) for path in node_logs(run_dir, node).glob(pattern)]
     written = [(seen.st_mtime, path) for seen, path in every if stat.S_ISREG(seen.st_mode)]  # a pipe has no end
-    found = [each for each in written if attempt.started - _CLOCK_GRAIN_S <= each[0] <= until_s]
+    found = [each for each in written if is_of(attempt, each[0]) and each[0] <= until_s]
     return max(found)[1] if found else None
+
+
+def is_of(attempt: Attempt, written_s: float) -> bool:
+    """Return whether a file or folder written at this time is of an attempt, not of one before."""
+    return written_s >= attempt.started - CLOCK_GRAIN_S
 
 
 def count_logs_as(run_dir: Path, node: int, attempt: Attempt) -> None:
     """Let what the workers of a new node wrote be that of an attempt; its agent counts its starts from 0."""
     for folder in node_logs(run_dir, node).glob("*/attempt_0"):
-        if folder.stat().st_mtime >= attempt.started - _CLOCK_GRAIN_S:
+        if is_of(attempt, folder.stat().st_mtime):
             with contextlib.suppress(OSError):  # those of the attempt exist
                 folder.rename(folder.with_name(f"attempt_{attempt.number}"))
 
