@@ -264,6 +264,18 @@ def test_a_region_without_an_image_is_one_problem(recipe, container, problems, p
     assert prepare(recipe, *K8S, "recipes.images.region=us-west-2").image
 
 
+def test_an_image_of_one_s_own_needs_the_region_of_the_one_that_prepares_pods(problems, prepare):
+    own = (SFT, *K8S, "container=me/own:1")
+    (found,) = problems(*own, "recipes.images.region=eu-west-1")
+    assert (found.code, found.path, found.remedy) == (
+        "E567",
+        "recipes.images.region",
+        "recipes.images.region=us-east-1",
+    )
+    assert prepare(*own, found.remedy).image == "me/own:1"
+    assert prepare(SFT, *JOBS, DATA, "container=me/own:1", "recipes.images.region=eu-west-1")
+
+
 @pytest.mark.parametrize("container", [(), ("container=''",)], ids=["default", "empty"])
 def test_a_job_in_a_region_without_an_image_is_refused(container, problems):
     (found,) = problems(SFT, *JOBS, DATA, *container, f"{REGION}=eu-west-1")

@@ -129,14 +129,16 @@ def one_function_rewards(checked: CheckedRecipe, problem: MakeProblem) -> Iterat
 
 
 @rule("E567", "recipes.images", "cluster", source="the published images")
-def region_has_the_image_of_generation(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
-    """The program that generates answers keeps its published image beside a `container`, which replaces the other."""
+def region_has_the_other_images(checked: CheckedRecipe, problem: MakeProblem) -> Iterator[Problem]:
+    """Pods keep the published images that prepare them and that generate answers beside your own `container`."""
     images = recipe_of(checked, Recipe).images
-    is_kept = checked.launch.container and images.generation and images.exists(described(checked.backend).choice)
-    if is_kept and images.region not in images.accounts:
-        message, allowed = "the image that generates answers is not in this region", ", ".join(images.accounts)
-        remedy = f"recipes.images.region={next(iter(images.accounts))}"
-        yield problem("recipes.images.region", message, value=images.region, allowed=allowed, remedy=remedy)
+    if not checked.launch.container or images.region in images.accounts or not described(checked.backend).pods():
+        return
+    message = "the image that prepares pods is not in this region"
+    if images.generation:
+        message = "the images that prepare pods and generate answers are not in this region"
+    allowed, remedy = ", ".join(images.accounts), f"recipes.images.region={next(iter(images.accounts))}"
+    yield problem("recipes.images.region", message, value=images.region, allowed=allowed, remedy=remedy)
 
 
 @rule("E568", "recipes.evaluation", source=_RECIPES)
