@@ -25,13 +25,11 @@ run: $(VENV)/ready
 test: $(VENV)/ready
 	$(PYTEST) -m 'sample or not (long)'
 
-test-all: $(VENV)/ready
+# test-rest: what make test leaves out; MINUTES=<number> begins no test after them.
+test-rest: CHOICE = -m 'long and not sample' $(if $(MINUTES),--minutes=$(MINUTES))
+test-all test-rest: $(VENV)/ready
 	tests/engines/build_kube_apiserver.sh
-	$(PYTEST) --hypothesis-profile=long
-
-test-rest: $(VENV)/ready  # what make test leaves out; MINUTES=<number> begins no test after them
-	tests/engines/build_kube_apiserver.sh
-	$(PYTEST) --hypothesis-profile=long -m 'long and not sample' $(if $(MINUTES),--minutes=$(MINUTES))
+	$(PYTEST) --hypothesis-profile=long $(CHOICE)
 
 test-failed: $(VENV)/ready  # those of the last run, one at a time
 	$(BIN)/python -m pytest --hypothesis-profile=long --last-failed --last-failed-no-failures=none
