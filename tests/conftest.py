@@ -21,6 +21,7 @@ from typing import Any
 
 import hypothesis
 import ports
+import psutil
 import pytest
 import skips
 
@@ -71,8 +72,25 @@ LONGEST = (
 LAST = ("test_ray_backend_jobs", "test_ray_doctor")
 """Files to end with: their Ray cluster runs until the end, and takes processor time while it waits."""
 
+IN_MEMORY = Path("/dev/shm")
+"""Folder for the files of tests, where it has room."""
+
 # OpenMP's threads wait for each other by spinning: on a busy machine, for half a rank's processor time.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _has_room(folder: Path, gib: int) -> bool:
+    """Return whether programs can be run from a folder in memory, and `gib` GiB are free there."""
+    if not os.access(folder, os.W_OK):
+        return False
+    here = os.statvfs(folder)
+    free = min(here.f_bavail * here.f_frsize, psutil.virtual_memory().available)
+    return not here.f_flag & os.ST_NOEXEC and free >= gib << 30
+
+
+# Tests write and remove some 100,000 small files, and databases flush theirs: on a disk, processes wait for it.
+if _has_room(IN_MEMORY, 12):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
 
 # How long an example takes depends on what else the machine does.
 ANY_LOAD = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

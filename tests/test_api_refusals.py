@@ -376,6 +376,8 @@ RATE = "training_config.training_args.learning_rate"
         ("choice('a,b)", "is not a sweep that can be read", None),
     ],
 )
+@pytest.mark.slow
+@pytest.mark.sample
 def test_a_sweep_that_cannot_be_read_is_named_with_its_missing_brackets(plan, text, message, remedy):
     found = refused(lambda: launcher.sweep(plan, space={RATE: text}, objective="loss"))
     assert (found.code, found.path, found.message, found.remedy) == ("E001", RATE, message, remedy)

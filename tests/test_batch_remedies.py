@@ -146,6 +146,8 @@ def alternatives(remedy: str | None) -> list[list[str]]:
     return [words for words in found if words]
 
 
+@pytest.mark.slow
+@pytest.mark.sample
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
 def test_a_remedy_of_a_batch_mends_it_when_it_is_typed(start):
     """All Problems have the same remedy, or each the part of its own."""

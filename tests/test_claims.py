@@ -148,6 +148,7 @@ def test_the_pattern_of_a_key_has_a_form_in_words():
     assert [module for module, text in texts.items() if re.search(r"(?<!TextForm)\(([^()]*, )?pattern=", text)] == []
 
 
+@pytest.mark.slow
 def test_rules_are_registered_only_where_the_scheme_places_them():
     places = {
         module

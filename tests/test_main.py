@@ -301,6 +301,7 @@ def test_logs_show_what_is_selected(rehearsed, options, lines):
         (("logs", "rehearsd"), "E703", "did you mean rehearsed?"),
         (("timeline", "launcher"), "E703", "is neither the folder of a bundle nor a job"),
         (("launch", "nothing"), "E703", "allowed: rehearsed"),
+        (("launch", f"recipes={LLAMA}"), "E703", "remedy: python main.py takes a recipe with its overrides"),
         (("logs", "rehearsed", "--attempt", "3"), "E706", "allowed: 0 to 2"),
         (("logs", "rehearsed", "--rank", "6"), "E707", "allowed: 0 to 5"),
         (("logs", "rehearsed", "--rank", "2", "--attempt", "0"), "E707", "allowed: 0 to 1"),

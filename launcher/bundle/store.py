@@ -219,7 +219,7 @@ def unknown(name: str, base: Path = Path()) -> ProblemsFound:
         name,
         f"is neither the folder of a bundle nor a job under {base / RESULTS}/",
         allowed=", ".join([*(["…"] if len(known) > _MOST_NAMES else []), *known[-_MOST_NAMES:]]) or None,
-        remedy=question(close),
+        remedy=question(close) or ("python main.py takes a recipe with its overrides" if "=" in name else None),
     )
 
 
