@@ -1,5 +1,7 @@
 """Composition to a typed recipe, or every fault in it."""
 
+from collections.abc import Sequence
+
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.collection import GROUPS
@@ -41,6 +43,16 @@ def check(composition: Composition) -> CheckedRecipe:
     return checked
 
 
+def faults(composition: Composition, suspects: Sequence[str]) -> tuple[Problem, ...]:
+    """Return every fault that does not depend on the values of some keys, with its origin."""
+    return with_origin(composition, examine(composition, suspects)[1])
+
+
+def is_misspelt_choice(problem: Problem) -> bool:
+    """Return whether a Problem is a misspelt key that chooses files: the job is another one than was intended."""
+    return problem.code == "E101" and problem.remedy in _MISSPELT
+
+
 def unread(composition: Composition) -> tuple[Problem, ...]:
     """Return a Problem for each override of a key that nothing reads, with its origin."""
     if not composition.explicit:
@@ -51,13 +63,24 @@ def unread(composition: Composition) -> tuple[Problem, ...]:
     )
 
 
-def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
+def examine(composition: Composition, suspects: Sequence[str] = ()) -> tuple[CheckedRecipe | None, list[Problem]]:
     """Validate a composition and check it with every rule; return it, as far as it is valid, with its faults.
 
     The faults lack their origins, which cost more than all rules together.
+
+    Args:
+        suspects: Keys of which the values are not known. What depends on them is not examined.
     """
-    checked, problems = _type(composition)
-    if misspelt := [problem for problem in problems if problem.code == "E101" and problem.remedy in _MISSPELT]:
+    stand_ins = [Problem("", path, "") for path in suspects]
+    checked, problems = _examine(composition, stand_ins)
+    return checked, [each for each in problems if not any(related(each.path, path) for path in suspects)]
+
+
+def _examine(
+    composition: Composition, faulty_already: Sequence[Problem]
+) -> tuple[CheckedRecipe | None, list[Problem]]:
+    checked, problems = _type(composition, faulty_already)
+    if misspelt := [*filter(is_misspelt_choice, problems)]:
         return None, misspelt  # other faults would concern a job that was not intended
     if checked is None:
         return None, problems
@@ -75,8 +98,10 @@ def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Proble
     return checked, [*problems, *(each for each in exposed if not any(related(each.path, path) for path in known))]
 
 
-def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
-    checked, problems = _typed(composition)
+def _type(
+    composition: Composition, faulty_already: Sequence[Problem] = ()
+) -> tuple[CheckedRecipe | None, list[Problem]]:
+    checked, problems = _typed(composition, faulty_already)
     recipe = composition.tree["recipes"]
     if dotted := list(dotted_keys(recipe, "", declared_keys(recipe))):
         ends = tuple(problem.path.removeprefix("recipes") for problem in dotted)  # at every size, too
@@ -84,12 +109,12 @@ def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]
     return checked, problems
 
 
-def _typed(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
+def _typed(composition: Composition, faulty_already: Sequence[Problem]) -> tuple[CheckedRecipe | None, list[Problem]]:
     tree, backend = composition.tree, described(composition.backend)
     recipe_tree = tree["recipes"]
     launch, problems = type_problems(Launch, tree, "")
     settings, settings_problems = type_problems(backend.options(), tree["cluster"], "cluster")
-    found = [*problems, *settings_problems]
+    found = [*faulty_already, *problems, *settings_problems]
     family = family_registry.family_of(recipe_tree)
     if isinstance(family, Problem):
         return None, [*found, family]
