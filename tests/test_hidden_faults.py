@@ -83,3 +83,10 @@ def test_words_that_spaces_have_parted_hide_no_other_fault(problems):
 def test_a_file_that_cannot_be_read_is_the_only_problem(problems, tmp_path):
     (tmp_path / "bad.yaml").write_text("a: [")
     assert {code for code, _ in found(problems, "recipes=bad.yaml", "cluster=k8s", *OF_CHECK)} == {"E004"}
+
+
+def test_a_missing_value_of_a_file_hides_no_other_fault(problems, tmp_path):
+    (tmp_path / "own.yaml").write_text(f"defaults: [/recipes/{LLAMA}@_here_, _self_]\ntrainer:\n  devices: ???\n")
+    missing = ("E006", "recipes.trainer.devices")
+    assert found(problems, "recipes=own.yaml", "cluster=k8s") == {missing}
+    assert found(problems, "recipes=own.yaml", "cluster=k8s", *OF_CHECK) == {missing, *OF_CHECK.values()}

@@ -12,12 +12,12 @@ from launcher.config.overrides import placed, typed_key
 from launcher.config.parsing import joined
 
 _MEANT = re.compile(r"did you mean (.+)\?")
-_MOST_TRIED = 8
-"""How often a command line is composed anew: what is left out may uncover the next fault of that kind."""
+_MOST_TRIED = 4
+"""How often a command line is composed anew: malformed overrides hide faulty ones, and these the values of files."""
 _OF_CHOICES = ("E005", "E101")
 """Codes of Problems of a choice that does not exist, or whose key is misspelt."""
-_OF_VALUES = ("E006", "E007")
-"""Codes of Problems of a value that is missing, or refers to nothing, wherever it is set."""
+_MISSING, _NO_REFERENCE = "E006", "E007"
+"""Codes of Problems of a value that is missing, or refers to none."""
 
 
 class Mended(NamedTuple):
@@ -54,10 +54,13 @@ def added(
         try:
             first, *others = [faults_of(line, suspects) for line in lines]
         except ProblemsFound as error:
+            if any(each.code in (_MISSING, _NO_REFERENCE) for each in known):
+                break  # all of them are found together: further ones follow from what stands for the first
             first, others, composes = error.problems, [], False
         shared = [{(each.code, each.path) for each in faults} for faults in others]
         new = [each for each in first if all((each.code, each.path) in faults for faults in shared)]
-        new = [each for each in new if not choices or (each.where or "").partition("=")[0] in typed]
+        if choices:  # what files of a recipe or cluster lack that is only guessed is no fault yet
+            new = [each for each in new if each.path in GROUPS or (each.where or "").partition("=")[0] in typed]
         new = [each for each in new if each not in known]
         known += new
         if composes:
@@ -68,7 +71,7 @@ def added(
 
 
 def _mended(overrides: Sequence[str], problems: Sequence[Problem]) -> Mended | None:
-    """Return overrides without the faulty ones; None if a Problem is not of one, nor of a value of a file."""
+    """Return overrides without the faulty ones; None if a Problem is not of one, nor of a missing value."""
     mended = Mended([], [], [])
     remaining, chosen = [*problems], {typed_key(word) for word in overrides}
     for word in joined(overrides)[0]:
@@ -85,7 +88,7 @@ def _mended(overrides: Sequence[str], problems: Sequence[Problem]) -> Mended | N
         else:
             mended.suspects.append(key)
     for problem in remaining:
-        if problem.code not in _OF_VALUES:
+        if problem.code != _MISSING:  # references of a file may multiply once one of them is left out
             return None
         mended.words.append(f"++{problem.path}=null")
         mended.suspects.append(problem.path)
