@@ -97,18 +97,26 @@ def _as_launched(name: str, overrides: Sequence[str], context: LaunchContext, ca
     path = Path(name)
     try:
         words = choose(name, overrides)
-        tree = (composition := compose(words, context.cwd, cache=cache)).tree
     except ProblemsFound as error:
         return Checked(name, path, None, False, 0, error.problems)
     try:
         job = pipeline.prepare(words, context, cache)
     except ProblemsFound as error:
-        has_instances = backend_registry.described(composition.backend).instances
-        where = instances.canonical(str(tree.get(_INSTANCE))) if has_instances else None
-        return Checked(name, path, where, get(tree, _ELASTIC) is True, 0, error.problems)
+        return Checked(name, path, *_as_composed(words, context, cache), 0, error.problems)
     return Checked(
         name, path, job.resources.instance_type, job.elastic is not None, len(job.scales), (), tuple(job.notices)
     )
+
+
+def _as_composed(words: Sequence[str], context: LaunchContext, cache: CompositionCache) -> tuple[str | None, bool]:
+    """Return the instance type of a job that is refused, and whether it is elastic, as far as it composes."""
+    try:
+        composition = compose(words, context.cwd, cache=cache)
+    except ProblemsFound:
+        return None, False
+    has_instances = backend_registry.described(composition.backend).instances
+    where = instances.canonical(str(composition.tree.get(_INSTANCE))) if has_instances else None
+    return where, get(composition.tree, _ELASTIC) is True
 
 
 def check_all(entries: Sequence[Entry], context: LaunchContext, overrides: Sequence[str] = ()) -> Iterator[Checked]:

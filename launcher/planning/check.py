@@ -34,8 +34,7 @@ def check(composition: Composition) -> CheckedRecipe:
     Raises:
         ProblemsFound: Every fault found, each with its origin.
     """
-    for _, path, reference in secret_references(composition.tree):
-        redaction.learn(reference, path)  # its parts may have been set one by one
+    _learn_secrets(composition)
     checked, problems = examine(composition)
     if problems or checked is None:
         located = with_origin(composition, problems)
@@ -45,7 +44,13 @@ def check(composition: Composition) -> CheckedRecipe:
 
 def faults(composition: Composition, suspects: Sequence[str]) -> tuple[Problem, ...]:
     """Return every fault that does not depend on the values of some keys, with its origin."""
+    _learn_secrets(composition)
     return with_origin(composition, examine(composition, suspects)[1])
+
+
+def _learn_secrets(composition: Composition) -> None:
+    for _, path, reference in secret_references(composition.tree):
+        redaction.learn(reference, path)  # its parts may have been set one by one
 
 
 def is_misspelt_choice(problem: Problem) -> bool:
