@@ -72,14 +72,11 @@ LONGEST = (
 LAST = ("test_ray_backend_jobs", "test_ray_doctor")
 """Files to end with: their Ray cluster runs until the end, and takes processor time while it waits."""
 
-IN_MEMORY = Path("/dev/shm")
-"""Folder for the files of tests, where it has room."""
-
 # OpenMP's threads wait for each other by spinning: on a busy machine, for half a rank's processor time.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 
-def _has_room(folder: Path, gib: int) -> bool:
+def has_room(folder: Path, gib: int) -> bool:
     """Return whether programs can be run from a folder in memory, and `gib` GiB are free there."""
     if not os.access(folder, os.W_OK):
         return False
@@ -89,8 +86,8 @@ def _has_room(folder: Path, gib: int) -> bool:
 
 
 # Tests write and remove some 100,000 small files, and databases flush theirs: on a disk, processes wait for it.
-if _has_room(IN_MEMORY, 12):
-    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
+if has_room(names.SHARED_MEMORY, 12):
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(names.SHARED_MEMORY))
 
 # How long an example takes depends on what else the machine does.
 ANY_LOAD = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
