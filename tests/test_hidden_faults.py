@@ -1,7 +1,7 @@
 """Faults of a command line are shown at once: those that keep it from composing do not hide the others."""
 
 import pytest
-from conftest import LLAMA, LLAMA_K8S
+from conftest import ELASTIC, LLAMA, LLAMA_K8S
 
 OF_COMPOSITION = {
     "++recipes.trainer.devices=[1": ("E001", "++recipes.trainer.devices=[1"),
@@ -71,6 +71,23 @@ def test_a_cluster_that_is_only_meant_needs_no_settings_yet(problems):
 def test_a_misspelt_key_is_suggested_beside_a_fault_of_composition(problems):
     *_, unknown = problems(*LLAMA_K8S, "recipes.trainer.devices=[1", "++contaner=x")
     assert unknown.remedy == "did you mean container?"
+
+
+def test_a_reference_to_a_key_whose_override_is_faulty_is_no_fault(problems):
+    words = (
+        "++recipes.my_key=[1",
+        "recipes.extra_keys=[my_key]",
+        "recipes.run.name=${recipes.my_key}",
+        "++contaner=x",
+    )
+    assert found(problems, *LLAMA_K8S, *words) == {("E001", "++recipes.my_key=[1"), ("E101", "contaner")}
+
+
+@pytest.mark.parametrize("word", ["+base/elastic@recipes=polcy", "cluster_type=zzz", "hydra.searchpath=[/absent]"])
+def test_a_choice_of_other_files_that_may_mean_anything_is_the_only_problem(problems, word):
+    words = (f"recipes={LLAMA}", *(["cluster=k8s"] if "cluster" not in word else []))
+    (alone,) = found(problems, *words, word)
+    assert found(problems, *words, word, "cluster.namespace=team", ELASTIC, "++contaner=x") == {alone}
 
 
 def test_words_that_spaces_have_parted_hide_no_other_fault(problems):

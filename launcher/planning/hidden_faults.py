@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from launcher.common.problems import Problem, ProblemsFound, shown
 from launcher.config.collection import GROUPS
-from launcher.config.overrides import placed, typed_key
+from launcher.config.overrides import SEARCH_PATH, is_key, placed, typed_key
 from launcher.config.parsing import joined
 
 _MEANT = re.compile(r"did you mean (.+)\?")
@@ -25,9 +25,17 @@ class Mended(NamedTuple):
 
     words: list[str]
     suspects: list[str]
-    """Keys whose values are not known: those of the overrides that were left out."""
+    """Keys of which the values are not known: of overrides that were left out, and those that a file leaves out."""
     choices: list[list[str]]
     """What may be meant by each choice of a recipe or cluster that does not exist, or is misspelt."""
+
+
+class Tried(NamedTuple):
+    """A command line that was composed and checked."""
+
+    words: list[str]
+    composes: bool
+    problems: Sequence[Problem]
 
 
 def added(
@@ -48,30 +56,41 @@ def added(
     for _ in range(_MOST_TRIED):
         if (mended := _mended(overrides, known)) is None:
             break
-        words, suspects, choices = mended
-        lines = [[*words, *chosen] for chosen in itertools.product(*choices)]
-        composes = True
-        try:
-            first, *others = [faults_of(line, suspects) for line in lines]
-        except ProblemsFound as error:
-            if any(each.code in (_MISSING, _NO_REFERENCE) for each in known):
-                break  # all of them are found together: further ones follow from what stands for the first
-            first, others, composes = error.problems, [], False
-        shared = [{(each.code, each.path) for each in faults} for faults in others]
-        new = [each for each in first if all((each.code, each.path) in faults for faults in shared)]
-        if choices:  # what files of a recipe or cluster lack that is only guessed is no fault yet
+        tried = _tried(mended, faults_of)
+        composed = [each for each in tried if each.composes]
+        if not composed and any(each.code in (_MISSING, _NO_REFERENCE) for each in known):
+            break  # all of them are found together: further ones follow from what stands for the first
+        first, *others = composed or tried
+        shared = [{(each.code, each.path) for each in other.problems} for other in others]
+        new = [each for each in first.problems if all((each.code, each.path) in faults for faults in shared)]
+        if mended.choices:  # what files of a recipe or cluster lack that is only guessed is no fault yet
             new = [each for each in new if each.path in GROUPS or (each.where or "").partition("=")[0] in typed]
         new = [each for each in new if each not in known]
         known += new
-        if composes:
-            return tuple(known), lines[0]
+        if composed:
+            return tuple(known), first.words
         if not new:
             break
     return tuple(known), overrides
 
 
+def _tried(mended: Mended, faults_of: Callable[[Sequence[str], Sequence[str]], Sequence[Problem]]) -> list[Tried]:
+    """Return a command line tried with each choice; if none composes, with the keys left out, too, but no values."""
+    found: list[Tried] = []
+    for stand_ins in ([], [f"++{key}=null" for key in mended.suspects if is_key(key)]):
+        for chosen in itertools.product(*mended.choices):
+            words = [*mended.words, *stand_ins, *chosen]
+            try:
+                found.append(Tried(words, True, faults_of(words, mended.suspects)))
+            except ProblemsFound as error:
+                found.append(Tried(words, False, error.problems))
+        if any(each.composes for each in found):
+            break
+    return found
+
+
 def _mended(overrides: Sequence[str], problems: Sequence[Problem]) -> Mended | None:
-    """Return overrides without the faulty ones; None if a Problem is not of one, nor of a missing value."""
+    """Return overrides without the faulty ones; None if a Problem is of a choice of files, or not of an override."""
     mended = Mended([], [], [])
     remaining, chosen = [*problems], {typed_key(word) for word in overrides}
     for word in joined(overrides)[0]:
@@ -83,15 +102,18 @@ def _mended(overrides: Sequence[str], problems: Sequence[Problem]) -> Mended | N
         elif meant := [*itertools.chain(*(_meant(each, word) for each in own))]:
             # The choice itself may be typed beside a misspelt one, which is then not read.
             mended.choices.extend([meant] if key in GROUPS or chosen.isdisjoint(map(typed_key, meant)) else [])
-        elif key in GROUPS:
+        elif any(each.code in _OF_CHOICES for each in own) or key in (*GROUPS, SEARCH_PATH) or re.search("[/@]", key):
             return None
         else:
             mended.suspects.append(key)
     for problem in remaining:
         if problem.code != _MISSING:  # references of a file may multiply once one of them is left out
             return None
-        mended.words.append(f"++{problem.path}=null")
         mended.suspects.append(problem.path)
+    references = [f"${{{key}}}" for key in mended.suspects]
+    mended.suspects.extend(
+        placed(typed_key(word)) for word in mended.words if any(map(word.__contains__, references))
+    )
     return mended
 
 
