@@ -28,7 +28,7 @@ from launcher.model.context import LaunchContext, current_user
 from launcher.model.family_registry import interface
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
 from launcher.model.validation import with_origin
-from launcher.planning import check
+from launcher.planning.check import check, faults, is_misspelt_choice
 from launcher.planning.job_planner import plan
 from launcher.reproduction import record as records
 
@@ -85,18 +85,18 @@ def prepared(
                 return None
 
         def faults_beside(words: Sequence[str], suspects: Sequence[str]) -> Sequence[Problem]:
-            return check.faults(compose(words, context.cwd, cache=cache), suspects)
+            return faults(compose(words, context.cwd, cache=cache), suspects)
 
         cache = cache or CompositionCache()
         problems = error.problems
-        if tree_of(overrides) is None or all(map(check.is_misspelt_choice, problems)):
+        if tree_of(overrides) is None or all(map(is_misspelt_choice, problems)):
             problems, overrides = hidden_faults.added(problems, overrides, faults_beside)
         raise ProblemsFound(corrections.corrected(problems, overrides, tree_of, faults_of)) from error
 
 
 def _prepared(overrides: Sequence[str], context: LaunchContext, cache: CompositionCache | None) -> Prepared:
     composition = compose(overrides, context.cwd, context.suffix, cache)
-    checked = check.check(composition)
+    checked = check(composition)
     job = plan(checked, context)
     return Prepared(checked, dataclasses.replace(job, notices=rules.notices(checked, job)))
 
