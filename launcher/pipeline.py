@@ -28,7 +28,7 @@ from launcher.model.context import LaunchContext, current_user
 from launcher.model.family_registry import interface
 from launcher.model.job_spec import Bundle, JobHandle, JobSpec, JobState
 from launcher.model.validation import with_origin
-from launcher.planning.check import check, faults, is_misspelt_choice
+from launcher.planning.check import check, is_misspelt_choice, type_faults
 from launcher.planning.job_planner import plan
 from launcher.reproduction import record as records
 
@@ -84,13 +84,13 @@ def prepared(
             except ProblemsFound:
                 return None
 
-        def faults_beside(words: Sequence[str], suspects: Sequence[str]) -> Sequence[Problem]:
-            return faults(compose(words, context.cwd, cache=cache), suspects)
+        def typed(words: Sequence[str]) -> Sequence[Problem]:
+            return type_faults(compose(words, context.cwd, cache=cache))
 
         cache = cache or CompositionCache()
         problems = error.problems
         if tree_of(overrides) is None or all(map(is_misspelt_choice, problems)):
-            problems, overrides = hidden_faults.added(problems, overrides, faults_beside)
+            problems, overrides = hidden_faults.with_hidden(problems, overrides, typed)
         raise ProblemsFound(corrections.corrected(problems, overrides, tree_of, faults_of)) from error
 
 

@@ -1,7 +1,5 @@
 """Composition to a typed recipe, or every fault in it."""
 
-from collections.abc import Sequence
-
 from launcher.common import redaction
 from launcher.common.problems import Problem, ProblemsFound
 from launcher.config.collection import GROUPS
@@ -42,12 +40,6 @@ def check(composition: Composition) -> CheckedRecipe:
     return checked
 
 
-def faults(composition: Composition, suspects: Sequence[str]) -> tuple[Problem, ...]:
-    """Return every fault that does not depend on the values of some keys, with its origin."""
-    _learn_secrets(composition)
-    return with_origin(composition, examine(composition, suspects)[1])
-
-
 def _learn_secrets(composition: Composition) -> None:
     for _, path, reference in secret_references(composition.tree):
         redaction.learn(reference, path)  # its parts may have been set one by one
@@ -56,6 +48,13 @@ def _learn_secrets(composition: Composition) -> None:
 def is_misspelt_choice(problem: Problem) -> bool:
     """Return whether a Problem is a misspelt key that chooses files: the job is another one than was intended."""
     return problem.code == "E101" and problem.remedy in _MISSPELT
+
+
+def type_faults(composition: Composition) -> tuple[Problem, ...]:
+    """Return a Problem for each unknown key and each value of a wrong type; none if a choice is misspelt."""
+    _learn_secrets(composition)
+    problems = [problem for problem in _type(composition)[1] if problem.code in ("E101", "E102")]
+    return () if any(map(is_misspelt_choice, problems)) else with_origin(composition, problems)
 
 
 def unread(composition: Composition) -> tuple[Problem, ...]:
@@ -68,23 +67,12 @@ def unread(composition: Composition) -> tuple[Problem, ...]:
     )
 
 
-def examine(composition: Composition, suspects: Sequence[str] = ()) -> tuple[CheckedRecipe | None, list[Problem]]:
+def examine(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
     """Validate a composition and check it with every rule; return it, as far as it is valid, with its faults.
 
     The faults lack their origins, which cost more than all rules together.
-
-    Args:
-        suspects: Keys of which the values are not known. What depends on them is not examined.
     """
-    stand_ins = [Problem("", path, "") for path in suspects]
-    checked, problems = _examine(composition, stand_ins)
-    return checked, [each for each in problems if not any(related(each.path, path) for path in suspects)]
-
-
-def _examine(
-    composition: Composition, faulty_already: Sequence[Problem]
-) -> tuple[CheckedRecipe | None, list[Problem]]:
-    checked, problems = _type(composition, faulty_already)
+    checked, problems = _type(composition)
     if misspelt := [*filter(is_misspelt_choice, problems)]:
         return None, misspelt  # other faults would concern a job that was not intended
     if checked is None:
@@ -103,10 +91,8 @@ def _examine(
     return checked, [*problems, *(each for each in exposed if not any(related(each.path, path) for path in known))]
 
 
-def _type(
-    composition: Composition, faulty_already: Sequence[Problem] = ()
-) -> tuple[CheckedRecipe | None, list[Problem]]:
-    checked, problems = _typed(composition, faulty_already)
+def _type(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
+    checked, problems = _typed(composition)
     recipe = composition.tree["recipes"]
     if dotted := list(dotted_keys(recipe, "", declared_keys(recipe))):
         ends = tuple(problem.path.removeprefix("recipes") for problem in dotted)  # at every size, too
@@ -114,12 +100,12 @@ def _type(
     return checked, problems
 
 
-def _typed(composition: Composition, faulty_already: Sequence[Problem]) -> tuple[CheckedRecipe | None, list[Problem]]:
+def _typed(composition: Composition) -> tuple[CheckedRecipe | None, list[Problem]]:
     tree, backend = composition.tree, described(composition.backend)
     recipe_tree = tree["recipes"]
     launch, problems = type_problems(Launch, tree, "")
     settings, settings_problems = type_problems(backend.options(), tree["cluster"], "cluster")
-    found = [*faulty_already, *problems, *settings_problems]
+    found = [*problems, *settings_problems]
     family = family_registry.family_of(recipe_tree)
     if isinstance(family, Problem):
         return None, [*found, family]

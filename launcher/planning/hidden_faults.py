@@ -1,133 +1,89 @@
-"""Faults that others hide: what does not compose is composed and checked again without what is known to be faulty."""
+"""Faults of overrides that others hide: overrides that do not compose are read again without the faulty ones."""
 
-import itertools
 import re
-import shlex
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 from launcher.common.problems import Problem, ProblemsFound, shown
 from launcher.config.collection import GROUPS
-from launcher.config.overrides import SEARCH_PATH, is_key, placed, typed_key
-from launcher.config.parsing import joined
+from launcher.config.overrides import placed
+from launcher.model.config_tree import related
 
+_SET = re.compile(r"\+{0,2}([\w.]+)=(.*)", re.S)
 _MEANT = re.compile(r"did you mean (.+)\?")
-_MOST_TRIED = 4
-"""How often a command line is composed anew: malformed overrides hide faulty ones, and these the values of files."""
-_OF_CHOICES = ("E005", "E101")
-"""Codes of Problems of a choice that does not exist, or whose key is misspelt."""
-_MISSING, _NO_REFERENCE = "E006", "E007"
-"""Codes of Problems of a value that is missing, or refers to none."""
+_DECISIVE = (
+    *("cluster_type", "cluster.contract", "hydra", "rehearse"),
+    *("recipes.extra_keys", "recipes.run.model_type", "recipes.training_cfg"),
+)
+"""Keys of which the values decide what other keys there are, or set them."""
 
 
-class Mended(NamedTuple):
-    """A command line in which no override is known to be faulty."""
-
-    words: list[str]
-    suspects: list[str]
-    """Keys of which the values are not known: of overrides that were left out, and those that a file leaves out."""
-    choices: list[list[str]]
-    """What may be meant by each choice of a recipe or cluster that does not exist, or is misspelt."""
-
-
-class Tried(NamedTuple):
-    """A command line that was composed and checked."""
-
-    words: list[str]
-    composes: bool
-    problems: Sequence[Problem]
-
-
-def added(
+def with_hidden(
     problems: Sequence[Problem],
     overrides: Sequence[str],
-    faults_of: Callable[[Sequence[str], Sequence[str]], Sequence[Problem]],
+    faults_of: Callable[[Sequence[str]], Sequence[Problem]],
 ) -> tuple[tuple[Problem, ...], Sequence[str]]:
-    """Return Problems that hide others, those that they hide too, and the overrides as mended.
+    """Return Problems of a command line and what they hide, and the command line without what is faulty.
 
-    Of what may be meant by a choice, only the faults of overrides are added, and only those that all have.
+    Only faults of a key or of the type of a value are added, which depend on no other override; none if an override
+    is faulty that they may depend on.
 
     Args:
         overrides: The command line that has the Problems.
-        faults_of: Returns the Problems of overrides, given keys of which the values are not known, or raises those
-            for which they do not compose.
+        faults_of: Returns the faults of keys and types in overrides that compose; raises what keeps them from it.
     """
-    known, typed = [*problems], {word.partition("=")[0] for word in overrides}
-    for _ in range(_MOST_TRIED):
-        if (mended := _mended(overrides, known)) is None:
-            break
-        tried = _tried(mended, faults_of)
-        composed = [each for each in tried if each.composes]
-        if not composed and any(each.code in (_MISSING, _NO_REFERENCE) for each in known):
-            break  # all of them are found together: further ones follow from what stands for the first
-        first, *others = composed or tried
-        shared = [{(each.code, each.path) for each in other.problems} for other in others]
-        new = [each for each in first.problems if all((each.code, each.path) in faults for faults in shared)]
-        if mended.choices:  # what files of a recipe or cluster lack that is only guessed is no fault yet
-            new = [each for each in new if each.path in GROUPS or (each.where or "").partition("=")[0] in typed]
-        new = [each for each in new if each not in known]
-        known += new
-        if composed:
-            return tuple(known), first.words
-        if not new:
-            break
-    return tuple(known), overrides
-
-
-def _tried(mended: Mended, faults_of: Callable[[Sequence[str], Sequence[str]], Sequence[Problem]]) -> list[Tried]:
-    """Return a command line tried with each choice; if none composes, with the keys left out, too, but no values."""
-    found: list[Tried] = []
-    for stand_ins in ([], [f"++{key}=null" for key in mended.suspects if is_key(key)]):
-        for chosen in itertools.product(*mended.choices):
-            words = [*mended.words, *stand_ins, *chosen]
-            try:
-                found.append(Tried(words, True, faults_of(words, mended.suspects)))
-            except ProblemsFound as error:
-                found.append(Tried(words, False, error.problems))
-        if any(each.composes for each in found):
-            break
-    return found
-
-
-def _mended(overrides: Sequence[str], problems: Sequence[Problem]) -> Mended | None:
-    """Return overrides without the faulty ones; None if a Problem is of a choice of files, or not of an override."""
-    mended = Mended([], [], [])
-    remaining, chosen = [*problems], {typed_key(word) for word in overrides}
-    for word in joined(overrides)[0]:
-        key = placed(typed_key(word)).lstrip("~")
-        own = [each for each in problems if _is_of(each, word, key)]
-        remaining = [each for each in remaining if each not in own]
+    unchanged = tuple(problems), overrides
+    kept: list[str] = []
+    suspects: list[str] = []
+    meant: list[str] = []
+    found: list[Problem] = []
+    for word in overrides:
+        own = [problem for problem in problems if _concerns(problem, word)]
+        found += own
+        match = _SET.fullmatch(word)
         if not own:
-            mended.words.append(word)
-        elif meant := [*itertools.chain(*(_meant(each, word) for each in own))]:
-            # The choice itself may be typed beside a misspelt one, which is then not read.
-            mended.choices.extend([meant] if key in GROUPS or chosen.isdisjoint(map(typed_key, meant)) else [])
-        elif any(each.code in _OF_CHOICES for each in own) or key in (*GROUPS, SEARCH_PATH) or re.search("[/@]", key):
-            return None
+            kept.append(word)
+            continue
+        if match is None or shown(word) != word:  # its key is not known, or it may hold a secret that others repeat
+            return unchanged
+        key = placed(match[1])
+        if suggested := [choice for problem in own for choice in _suggested(problem, match[2])]:
+            if meant:
+                return unchanged
+            meant, guessed = suggested, [key] if key in GROUPS else []
+            suspects += guessed
+        elif key in GROUPS or any(related(key, each) for each in _DECISIVE):
+            return unchanged
         else:
-            mended.suspects.append(key)
-    for problem in remaining:
-        if problem.code != _MISSING:  # references of a file may multiply once one of them is left out
-            return None
-        mended.suspects.append(problem.path)
-    references = [f"${{{key}}}" for key in mended.suspects]
-    mended.suspects.extend(
-        placed(typed_key(word)) for word in mended.words if any(map(word.__contains__, references))
-    )
-    return mended
+            suspects.append(key)
+    if any(problem not in found for problem in problems):
+        return unchanged
+    lines = [[*kept, choice] for choice in meant] or [kept]
+    try:
+        first, *others = [faults_of(line) for line in lines]
+    except ProblemsFound:
+        return unchanged
+    shared = [{(each.code, each.path) for each in faults} for faults in others]
+    literal = {word.partition("=")[0] for word in kept if "${" not in word}
+    new = [
+        each
+        for each in first
+        if (each.where or "").partition("=")[0] in literal
+        and all((each.code, each.path) in faults for faults in shared)
+        and not any(related(each.path, key) for key in suspects)
+    ]
+    return (*problems, *new), lines[0]
 
 
-def _meant(problem: Problem, word: str) -> list[str]:
+def _concerns(problem: Problem, word: str) -> bool:
+    """Return whether a Problem is of an override: of its key, or of its text."""
+    text, key = shown(word), word.lstrip("+").partition("=")[0]
+    return problem.where == text or problem.path.lstrip("+") in (key, placed(key), text.lstrip("+"))
+
+
+def _suggested(problem: Problem, value: str) -> list[str]:
     """Return the choices of a recipe or cluster that a Problem suggests in place of an override."""
-    if problem.code not in _OF_CHOICES or not (found := _MEANT.fullmatch(problem.remedy or "")):
-        return []
-    names = [name for name in shlex.split(found[1]) if name != "or"]
-    value = word.partition("=")[2]
-    return [text for each in names if typed_key(text := each if "=" in each else f"{each}={value}") in GROUPS]
-
-
-def _is_of(problem: Problem, word: str, key: str) -> bool:
-    """Return whether a Problem is of an override: of its key, its text, or what a reference of another key lacks."""
-    text = shown(word)
-    is_cause = (problem.remedy or "").startswith(f"leave out {text},")
-    return problem.path.lstrip("+") in (key, typed_key(word), text.lstrip("+")) or problem.where == text or is_cause
+    found = _MEANT.fullmatch(problem.remedy or "")
+    names = found[1].split(" or ") if found else []
+    if problem.code == "E101":
+        return [f"{name}={value}" for name in names if name in GROUPS]
+    return [name for name in names if problem.code == "E005" and name.partition("=")[0] in GROUPS and "=" in name]
