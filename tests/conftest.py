@@ -81,8 +81,14 @@ def has_room(folder: Path, gib: int) -> bool:
     if not os.access(folder, os.W_OK):
         return False
     here = os.statvfs(folder)
-    free = min(here.f_bavail * here.f_frsize, psutil.virtual_memory().available)
-    return not here.f_flag & os.ST_NOEXEC and free >= gib << 30
+    free = [here.f_bavail * here.f_frsize, psutil.virtual_memory().available]
+    for limit in (
+        "memory.max",
+        "memory/memory.limit_in_bytes",
+    ):  # of a container, version 2 and 1
+        with contextlib.suppress(OSError, ValueError):
+            free.append(int(Path("/sys/fs/cgroup", limit).read_text(encoding="utf-8")))
+    return not here.f_flag & os.ST_NOEXEC and min(free) >= gib << 30
 
 
 # Tests write and remove some 100,000 small files, and databases flush theirs: on a disk, processes wait for it.
