@@ -89,7 +89,7 @@ def prepared(
 
         cache = cache or CompositionCache()
         problems = error.problems
-        if tree_of(overrides) is None or all(map(is_misspelt_choice, problems)):
+        if all(map(is_misspelt_choice, problems)) or tree_of(overrides) is None:
             problems, overrides = hidden_faults.with_hidden(problems, overrides, typed)
         raise ProblemsFound(corrections.corrected(problems, overrides, tree_of, faults_of)) from error
 

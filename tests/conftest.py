@@ -82,10 +82,7 @@ def has_room(folder: Path, gib: int) -> bool:
         return False
     here = os.statvfs(folder)
     free = [here.f_bavail * here.f_frsize, psutil.virtual_memory().available]
-    for limit in (
-        "memory.max",
-        "memory/memory.limit_in_bytes",
-    ):  # of a container, version 2 and 1
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container, version 2 and 1
         with contextlib.suppress(OSError, ValueError):
             free.append(int(Path("/sys/fs/cgroup", limit).read_text(encoding="utf-8")))
     return not here.f_flag & os.ST_NOEXEC and min(free) >= gib << 30

@@ -54,20 +54,8 @@ def test_a_misspelt_choice_hides_no_fault_that_does_not_depend_on_what_is_meant(
 @pytest.mark.parametrize(
     "word",
     [
-        *(
-            "cluster=zzz",
-            "cluster_type=zzz",
-            "cluster=[k8s",
-            "recipes=[a",
-            "recipes=absent.yaml",
-        ),
-        *(
-            "+base/elastic@recipes=polcy",
-            "hydra.searchpath=[/absent]",
-            "k8s",
-            "recipes.trainer.devices:1",
-            "own.yaml",
-        ),
+        *("cluster=zzz", "cluster_type=zzz", "cluster=[k8s", "recipes=[a", "recipes=absent.yaml", "k8s", "own.yaml"),
+        *("+base/elastic@recipes=polcy", "hydra.searchpath=[/absent]", "recipes.trainer.devices:1"),
         *("rehearse.ranks=[1", "recipes.extra_keys=a,b", "recipes.run.model_type=[x", "recipes={a: 1", "~nothing.a"),
         *("training_cfg.entry_script=[a", "recipes.run={model_type: x", "env_vars={DB_PASSWORD: Tr0ub4dor-9x, A: ["),
     ],

@@ -11,6 +11,10 @@ _ARGUMENT = r"(?ai)\{?\s*(-{0,2}[a-z][\w.-]*)(?:\s*[=:\s]\s*([^\s\"'{}\[\],\\]*)
 """An argument as people type it: --lr=3, `{--lr: 3}` or a name alone."""
 
 
+QUESTION = re.compile(r"did you mean (.+)\?")
+"""What `question` returns; its group has the names, with " or " between them."""
+
+
 def nearest(name: str, known: Sequence[str], count: int = 3, cutoff: float = 0.6) -> list[str]:
     """Return the known names closest to `name`: those it abbreviates or is a part of, else similar spellings.
 

@@ -1,17 +1,15 @@
 """Which key an unknown one probably stands for. A suggestion is tried before it is given."""
 
 import dataclasses
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from launcher.common.problems import Problem
-from launcher.common.suggestions import question
+from launcher.common.suggestions import QUESTION, question
 from launcher.config.collection import GROUPS
 from launcher.config.overrides import typed_key
 from launcher.model.config_tree import SCALES, leaves
 
-_MEANT = re.compile(r"did you mean (.+)\?")
 _MOST, _MOST_SHOWN = 12, 3
 """Keys that are tried for a command line, each of which composes and checks the recipe; and that a Problem names."""
 _OF_KEYS = ("E0", "E1")
@@ -87,7 +85,7 @@ def corrected(
 
     def meant(problem: Problem) -> Problem:
         numbers = [i for i, word in enumerate(overrides) if typed_key(word) == problem.path and "=" in word]
-        found = _MEANT.match(problem.remedy or "")
+        found = QUESTION.match(problem.remedy or "")
         if problem.code != "E101" or len(numbers) != 1 or (found and found[0] != problem.remedy):
             return problem  # the last: the key beside it is not the only remedy
         (number,) = numbers
